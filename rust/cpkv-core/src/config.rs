@@ -1,0 +1,163 @@
+//! What a cache is made from.
+
+use crate::error::{Error, Result};
+use crate::eviction::Policy;
+use crate::ids::{Lanes, PageId, SlotId};
+use crate::key::{KeyKind, KeyShape};
+
+/// Who allocates and frees device pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoolOwner {
+    /// cpkv: pages come from `allocate` and go back by `free` and eviction.
+    Cpkv,
+    /// The engine: cpkv is told page ids and says which to free.
+    Engine,
+}
+
+/// More lanes than any host has ranks.
+pub const MOST_LANES: i64 = 1_024;
+
+/// The settings of a cache. Numbers are as the caller gave them; making a cache checks them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CacheConfig {
+    /// Tokens in a page.
+    pub page_tokens: i64,
+    /// The kind of key.
+    pub key: KeyKind,
+    /// Lanes that the pages are shared out to.
+    pub lanes: i64,
+    /// Device pages of all lanes together.
+    pub device_pages: i64,
+    /// Who allocates them.
+    pub owner: PoolOwner,
+    /// Host slots of all lanes together; `None` for no host tier.
+    pub host_slots: Option<i64>,
+    /// Host slots whose rows lie side by side.
+    pub segment_pages: i64,
+    /// Which pages are given up first, in both tiers.
+    pub policy: Policy,
+}
+
+/// Settings that do not contradict each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    pub(crate) shape: KeyShape,
+    pub(crate) lanes: Lanes,
+    pub(crate) device_pages_per_lane: u32,
+    pub(crate) host_slots_per_lane: Option<u32>,
+    pub(crate) segment_pages: u32,
+}
+
+impl CacheConfig {
+    /// Looks for contradictions.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with every conflict found.
+    pub(crate) fn check(&self) -> Result<Geometry> {
+        let mut conflicts = Conflicts::default();
+        let page_tokens = conflicts.number("page_size", self.page_tokens, i64::from(u32::MAX));
+        let lanes = conflicts.number("lanes", self.lanes, MOST_LANES);
+        // Ids go from 0 to MAX_RAW.
+        let device_pages = conflicts.number("device_pages", self.device_pages, i64::from(PageId::MAX_RAW));
+        let device_pages_per_lane = conflicts.per_lane("device_pages", device_pages, lanes);
+        let segment_pages = conflicts.number("segment_pages", self.segment_pages, i64::from(SlotId::MAX_RAW));
+        let host_slots_per_lane = self.host_slots.map(|slots| {
+            let slots = conflicts.number("host_slots", slots, i64::from(SlotId::MAX_RAW));
+            let slots = conflicts.per_lane("host_slots", slots, lanes)?;
+            conflicts.whole_segments(slots, segment_pages?)
+        });
+        if let (Some(page_tokens), Some(lanes), Some(device_pages_per_lane), Some(segment_pages), true) =
+            (page_tokens, lanes, device_pages_per_lane, segment_pages, conflicts.0.is_empty())
+        {
+            let shape = KeyShape::new(self.key, page_tokens);
+            if let (Some(shape), Some(lanes)) = (shape, Lanes::new(lanes)) {
+                let host_slots_per_lane = host_slots_per_lane.flatten();
+                return Ok(Geometry { shape, lanes, device_pages_per_lane, host_slots_per_lane, segment_pages });
+            }
+        }
+        Err(Error::Config { conflicts: conflicts.0 })
+    }
+}
+
+/// What is wrong so far. A number that is wrong is `None` to the checks that build on it, so that
+/// every conflict is told once.
+#[derive(Default)]
+struct Conflicts(Vec<String>);
+
+impl Conflicts {
+    fn number(&mut self, name: &str, value: i64, most: i64) -> Option<u32> {
+        let number = u32::try_from(value).ok().filter(|&number| number > 0 && i64::from(number) <= most);
+        if number.is_none() {
+            self.0.push(format!("{name} is {value}, want 1 to {most}"));
+        }
+        number
+    }
+
+    fn per_lane(&mut self, name: &str, count: Option<u32>, lanes: Option<u32>) -> Option<u32> {
+        let (count, lanes) = (count?, lanes?);
+        if count.is_multiple_of(lanes) {
+            return Some(count / lanes);
+        }
+        self.0.push(format!("{name} is {count}, want a multiple of lanes, which is {lanes}"));
+        None
+    }
+
+    fn whole_segments(&mut self, slots: u32, segment_pages: u32) -> Option<u32> {
+        let whole = slots - slots % segment_pages;
+        if whole == 0 {
+            self.0.push(format!("segment_pages is {segment_pages}, want at most the {slots} host slots of a lane"));
+        }
+        Some(whole).filter(|&whole| whole > 0)
+    }
+}
+
+impl Default for CacheConfig {
+    /// Pages of 64 tokens, one lane, one device page, no host tier, LRU.
+    fn default() -> Self {
+        Self {
+            page_tokens: 64,
+            key: KeyKind::Token,
+            lanes: 1,
+            device_pages: 1,
+            owner: PoolOwner::Cpkv,
+            host_slots: None,
+            segment_pages: 32,
+            policy: Policy::Lru,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_conflict_is_listed() {
+        let config = CacheConfig {
+            page_tokens: 0,
+            lanes: 4,
+            device_pages: 10,
+            host_slots: Some(-7),
+            segment_pages: 0,
+            ..CacheConfig::default()
+        };
+        let Err(Error::Config { conflicts }) = config.check() else { panic!("refused") };
+        assert_eq!(
+            conflicts,
+            [
+                "page_size is 0, want 1 to 4294967295",
+                "device_pages is 10, want a multiple of lanes, which is 4",
+                "segment_pages is 0, want 1 to 4294967294",
+                "host_slots is -7, want 1 to 4294967294",
+            ]
+        );
+    }
+
+    #[test]
+    fn host_slots_are_rounded_down_to_whole_segments() {
+        let config = CacheConfig { lanes: 2, device_pages: 2, host_slots: Some(200), ..CacheConfig::default() };
+        assert_eq!(config.check().expect("fits").host_slots_per_lane, Some(96));
+        let config = CacheConfig { host_slots: Some(31), ..CacheConfig::default() };
+        assert!(config.check().is_err());
+    }
+}

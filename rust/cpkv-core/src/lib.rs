@@ -1,0 +1,33 @@
+//! The core of cpkv: which pages of which prompts are on the device and on the host, and which of
+//! them go first when room is needed.
+//!
+//! It deals in page ids, slot numbers and counts. It never sees memory that holds KV, has no clock
+//! and no thread of its own, and calls nobody back. [`CacheManager`] is the whole interface; the
+//! other public types are what goes into it and comes out.
+//!
+//! From the ground up: [`ids`] and [`key`] say what is counted; `store` keeps tokens and ids,
+//! `tree` hangs runs of pages below each other, `slots` knows what is free, `eviction` what goes
+//! first; `manager` keeps all of them in step.
+
+mod config;
+mod digest;
+mod error;
+mod eviction;
+pub mod ids;
+pub mod key;
+mod manager;
+mod namespace;
+mod slots;
+mod stats;
+mod store;
+mod tree;
+
+pub use config::{CacheConfig, MOST_LANES, PoolOwner};
+pub use error::{Error, Result};
+pub use eviction::Policy;
+pub use ids::{Lane, Lanes, PageId, Pages, SlotId, Tokens};
+pub use key::{KeyKind, KeyShape};
+pub use manager::{CacheManager, Hit, Inserted, Lease, Placement, Restored};
+pub use namespace::Namespace;
+pub use slots::RunLengths;
+pub use stats::{Counters, Stats};

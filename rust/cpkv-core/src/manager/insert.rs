@@ -1,0 +1,141 @@
+//! Insert: pages that a forward has filled become part of the tree.
+//!
+//! First everything is looked up and checked, then everything is changed, so that a refused
+//! insertion changes nothing.
+
+use super::{CacheManager, Lease};
+use crate::error::{Error, Result};
+use crate::eviction::Usage;
+use crate::ids::{NodeIndex, PageId, Pages, Tokens};
+use crate::namespace::Namespace;
+use crate::tree::Step;
+
+/// What became of the pages given to an insertion.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Inserted {
+    /// Pages given that the tree had already. They still belong to the request, which should go
+    /// over to the tree's own ([`CacheManager::leased_pages`]) and free them.
+    pub duplicates: Vec<PageId>,
+    /// Pages that are new in the tree.
+    pub new_pages: Pages,
+    /// New pages that have a host copy.
+    pub host_pages: Pages,
+}
+
+impl CacheManager {
+    /// Adds the whole pages of `tokens` to the tree. `device_pages` holds one id for each of them
+    /// from page `lease.device_pages()` on. Afterwards the lease holds all of them.
+    ///
+    /// The tokens in front of that page are taken to be those of the lease; only its last page is
+    /// compared, so that the chunks of a long prompt cost no more than the prompt.
+    ///
+    /// # Errors
+    /// [`Error::PageCount`], [`Error::LeaseTokens`], [`Error::PageOutOfRange`],
+    /// [`Error::PageRepeated`], [`Error::PageInTree`], [`Error::PageNotAllocated`]; then nothing
+    /// has changed.
+    pub fn insert(&mut self, tokens: &[i64], device_pages: &[i64], lease: &mut Lease) -> Result<Inserted> {
+        let end = self.shape.pages_in(Tokens(tokens.len()));
+        self.check_lease(tokens, end, lease)?;
+        check_count(device_pages.len(), lease.device_pages, end)?;
+        let leased = self.nodes_from(lease.node.index, lease.device_pages);
+        let mut steps: Vec<Step> =
+            leased.into_iter().map(|node| Step { node, pages: self.tree.arena[node].len() }).collect();
+        self.walk_down(lease.node.index, tokens, end, |step| steps.push(step));
+        let known = self.known_pages(&steps);
+        let given = self.claim_all(device_pages, &known)?;
+
+        self.clock += 1;
+        let mut inserted = Inserted::default();
+        let mut deepest = lease.node.index;
+        let (for_steps, for_new) = given.split_at(known.len());
+        let mut for_steps = for_steps;
+        for step in steps {
+            let (given, rest) = for_steps.split_at(step.pages.index());
+            for_steps = rest;
+            deepest = self.walk_into(step, lease);
+            if self.adopt(deepest, given, &mut inserted.duplicates) {
+                self.counters.recomputed_pages += u64::from(step.pages.0);
+            }
+        }
+        if !for_new.is_empty() {
+            deepest = self.add_below(deepest, tokens, end, for_new, lease.priority);
+            inserted.new_pages = self.tree.arena[deepest].len();
+            inserted.host_pages = self.write_through(deepest);
+        }
+        // Duplicates were claimed to be checked; they go back to their request.
+        self.unclaim(&inserted.duplicates);
+        lease.node = self.tree.arena.reference(deepest);
+        (lease.pages, lease.device_pages) = (end, end);
+        self.compact();
+        self.counters.inserted_pages += u64::from(inserted.new_pages.0);
+        self.counters.duplicate_pages += inserted.duplicates.len() as u64;
+        self.note_peak();
+        Ok(inserted)
+    }
+
+    /// Like [`Self::insert`] for pages that no lease holds; `device_pages` holds one id for each
+    /// whole page of `tokens`. An id that the tree has in the very same place is left as it is.
+    ///
+    /// # Errors
+    /// As [`Self::insert`].
+    pub fn insert_unleased(&mut self, tokens: &[i64], device_pages: &[i64], namespace: &Namespace) -> Result<Inserted> {
+        let root = self.tree.ensure_root(namespace);
+        self.lock_node(root);
+        let mut lease =
+            Lease { node: self.tree.arena.reference(root), pages: Pages::ZERO, device_pages: Pages::ZERO, priority: 0 };
+        let inserted = self.insert(tokens, device_pages, &mut lease);
+        self.release(lease);
+        inserted
+    }
+
+    fn check_lease(&self, tokens: &[i64], end: Pages, lease: &Lease) -> Result<()> {
+        if end < lease.pages {
+            let reason = format!("{} tokens make {end} pages, the lease has {}", tokens.len(), lease.pages);
+            return Err(Error::LeaseTokens { reason });
+        }
+        if lease.pages > Pages::ZERO && !self.tree.last_page_equals(lease.node.index, tokens) {
+            let reason = format!("page {} is another one", lease.pages.0 - 1);
+            return Err(Error::LeaseTokens { reason });
+        }
+        Ok(())
+    }
+
+    /// Makes the lease's request hold the pages of `step`, and returns the node that ends where
+    /// they do.
+    fn walk_into(&mut self, step: Step, lease: &Lease) -> NodeIndex {
+        let is_whole = step.pages == self.tree.arena[step.node].len();
+        let node = if is_whole { step.node } else { self.tree.split(step.node, step.pages) };
+        if self.tree.arena[node].end > lease.pages {
+            self.lock_node(node);
+            let usage = &mut self.tree.arena[node].state.usage;
+            usage.last_access = self.clock;
+            usage.priority = usage.priority.max(lease.priority);
+        }
+        node
+    }
+
+    /// Hangs a new node with `pages` below a locked one, locked as well.
+    fn add_below(
+        &mut self,
+        parent: NodeIndex,
+        tokens: &[i64],
+        end: Pages,
+        pages: &[PageId],
+        priority: i32,
+    ) -> NodeIndex {
+        let usage = Usage { created: self.clock, last_access: self.clock, hits: 0, priority };
+        let node = self.tree.attach(parent, tokens, end, usage);
+        self.lock_node(node);
+        self.gain_device(node, pages);
+        node
+    }
+}
+
+/// Refuses a wrong number of page ids for the pages `first .. end`.
+pub(super) fn check_count(given: usize, first: Pages, end: Pages) -> Result<()> {
+    let wanted = (end - first).0;
+    if given == wanted as usize {
+        return Ok(());
+    }
+    Err(Error::PageCount { given, wanted, first: first.0, end: end.0 })
+}

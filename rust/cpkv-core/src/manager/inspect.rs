@@ -1,0 +1,80 @@
+//! Figures and digest.
+
+use super::{CacheManager, DevicePages};
+use crate::digest::Digest;
+use crate::stats::Stats;
+
+impl CacheManager {
+    /// What the cache has done and holds now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let (device_free_pages, device_run_lengths) = match &self.device.pages {
+            DevicePages::Own { pool, .. } => (pool.total_free(), pool.run_lengths()),
+            DevicePages::Engine { .. } => Default::default(),
+        };
+        let mut stats = Stats {
+            counters: self.counters,
+            device_capacity_pages: self.device.capacity,
+            device_cached_pages: self.device.cached,
+            device_free_pages,
+            device_evictable_pages: self.device.evictable.total(),
+            device_run_lengths,
+            pages: self.tree.pages(),
+            nodes: self.tree.arena.len(),
+            namespaces: self.tree.namespaces(),
+            leaves: self.device.leaves.len(),
+            metadata_bytes: self.metadata_bytes(),
+            peak_metadata_bytes: self.peak_metadata_bytes,
+            ..Stats::default()
+        };
+        if let Some(host) = &self.host {
+            stats.host_capacity_slots = host.slots.capacity();
+            stats.host_cached_slots = host.slots.capacity() - host.slots.total_free();
+            stats.host_mirror_slots = host.mirrored;
+            stats.host_evictable_slots = host.evictable.total();
+            stats.host_run_lengths = host.slots.run_lengths();
+            stats.leaves += host.mirrors.len() + host.soles.len();
+        }
+        stats
+    }
+
+    /// Bytes on the heap for tokens, ids, nodes, index, pools and heaps.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
+        let device = match &self.device.pages {
+            DevicePages::Own { pool, requested } => pool.heap_bytes() + requested.heap_bytes(),
+            DevicePages::Engine { cached } => cached.heap_bytes(),
+        };
+        let host = self
+            .host
+            .as_ref()
+            .map_or(0, |host| host.slots.heap_bytes() + host.mirrors.heap_bytes() + host.soles.heap_bytes());
+        self.tree.heap_bytes() + self.device.leaves.heap_bytes() + device + host
+    }
+
+    pub(super) fn note_peak(&mut self) {
+        self.peak_metadata_bytes = self.peak_metadata_bytes.max(self.metadata_bytes());
+    }
+
+    /// A number that is equal for caches of the same configuration to which the same has been
+    /// done: over the tree with its tokens, ids, locks and recency, and over what is free.
+    ///
+    /// Linear in the size of the cache; for tests and for comparing ranks.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut digest = Digest::default();
+        digest.add(self.clock);
+        self.tree.add_to_digest(&mut digest);
+        let pools = match &self.device.pages {
+            DevicePages::Own { pool, requested } => {
+                requested.iter().for_each(|page| digest.add(u64::from(page)));
+                Some(pool)
+            }
+            DevicePages::Engine { .. } => None,
+        };
+        for pool in pools.into_iter().chain(self.host.as_ref().map(|host| &host.slots)) {
+            pool.pools().iter().for_each(|pool| pool.add_to_digest(&mut digest));
+        }
+        digest.finish()
+    }
+}

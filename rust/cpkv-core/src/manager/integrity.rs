@@ -1,0 +1,186 @@
+//! Integrity: everything that is kept twice, counted anew and compared.
+
+use super::{CacheManager, DevicePages, device_ids, host_ids};
+use crate::error::{Error, Result};
+use crate::ids::{Lanes, NodeIndex};
+use crate::slots::{IdSet, LaneCounts, SlotPool};
+use crate::store::Row;
+use crate::tree::Node;
+
+/// What the nodes say.
+struct Recount {
+    pages: IdSet,
+    slots: IdSet,
+    cached: u32,
+    mirrored: u32,
+    device_evictable: LaneCounts,
+    host_evictable: LaneCounts,
+    droppable: LaneCounts,
+}
+
+impl Recount {
+    fn new(lanes: Lanes) -> Self {
+        Self {
+            pages: IdSet::default(),
+            slots: IdSet::default(),
+            cached: 0,
+            mirrored: 0,
+            device_evictable: LaneCounts::new(lanes),
+            host_evictable: LaneCounts::new(lanes),
+            droppable: LaneCounts::new(lanes),
+        }
+    }
+
+    fn add(&mut self, index: NodeIndex, node: &Node, rows: &[Row], problems: &mut Vec<String>) {
+        let tiers = node.state.tiers;
+        let is_odd = |row: &&Row| row.device.is_some() != tiers.device || row.host.is_some() != tiers.host;
+        if let Some(row) = rows.iter().find(is_odd) {
+            problems.push(format!("{index:?}: {row:?} in a node with {tiers:?}"));
+            return;
+        }
+        if !tiers.device && !tiers.host {
+            problems.push(format!("{index:?}: in no tier"));
+        }
+        for row in rows {
+            if row.device.is_some_and(|page| !self.pages.insert(page.raw())) {
+                problems.push(format!("{index:?}: {:?} is in the tree twice", row.device));
+            }
+            if row.host.is_some_and(|slot| !self.slots.insert(slot.raw())) {
+                problems.push(format!("{index:?}: {:?} is in the tree twice", row.host));
+            }
+        }
+        self.cached += if tiers.device { node.len().0 } else { 0 };
+        self.mirrored += if tiers.is_mirror() { node.len().0 } else { 0 };
+        if node.is_locked() {
+            return;
+        }
+        if tiers.device {
+            self.device_evictable.add(device_ids(rows));
+        }
+        if tiers.host {
+            self.host_evictable.add(host_ids(rows));
+        }
+        if tiers.is_mirror() {
+            self.droppable.add(host_ids(rows));
+        }
+    }
+}
+
+impl CacheManager {
+    /// Recounts and compares everything that is kept twice.
+    ///
+    /// # Errors
+    /// [`Error::Integrity`] with everything found wrong, which is a bug in cpkv.
+    pub fn check_integrity(&self) -> Result<()> {
+        let mut problems = Vec::new();
+        self.tree.check(&mut problems);
+        let recount = self.recount(&mut problems);
+        self.check_device(&recount, &mut problems);
+        self.check_host(&recount, &mut problems);
+        for (pool, name) in self.named_pools() {
+            pool.check(&name, &mut problems);
+        }
+        // The heaps are looked at by what the rows say.
+        if problems.is_empty() {
+            self.check_heaps(&mut problems);
+        }
+        if problems.is_empty() { Ok(()) } else { Err(Error::Integrity { problems }) }
+    }
+
+    fn recount(&self, problems: &mut Vec<String>) -> Recount {
+        let mut recount = Recount::new(self.lanes);
+        for (index, node) in self.tree.arena.iter().filter(|(_, node)| !node.is_root()) {
+            recount.add(index, node, self.tree.rows(index), problems);
+            let parent = node.parent.map(|parent| &self.tree.arena[parent]);
+            let is_cut_off = parent.is_some_and(|parent| !parent.is_root() && !parent.state.tiers.device);
+            if node.state.tiers.device && is_cut_off {
+                problems.push(format!("{index:?}: on the device below a node that is not"));
+            }
+        }
+        recount
+    }
+
+    /// Each device page is free, held by a request, or in the tree.
+    fn check_device(&self, recount: &Recount, problems: &mut Vec<String>) {
+        if recount.cached != self.device.cached || recount.device_evictable != self.device.evictable {
+            problems.push(format!(
+                "device: {} pages cached and {:?} evictable, counted {} and {:?}",
+                recount.cached, recount.device_evictable, self.device.cached, self.device.evictable
+            ));
+        }
+        let cached = &recount.pages;
+        match &self.device.pages {
+            DevicePages::Own { pool, requested } => {
+                let (free, capacity) = (pool.total_free(), self.device.capacity);
+                if free + requested.len() + cached.len() != capacity {
+                    problems.push(format!(
+                        "device: {free} free, {} requested and {} cached of {capacity}",
+                        requested.len(),
+                        cached.len()
+                    ));
+                }
+                let mut used = requested.iter().chain(cached.iter());
+                if let Some(page) = used.find(|&page| page >= capacity || pool.is_free(page)) {
+                    problems.push(format!("page {page}: free and used, or not of the pool"));
+                }
+                if let Some(page) = requested.iter().find(|&page| cached.contains(page)) {
+                    problems.push(format!("page {page}: a request's and in the tree"));
+                }
+            }
+            DevicePages::Engine { cached: counted } => {
+                if counted.iter().ne(cached.iter()) {
+                    problems.push(format!("device: {} pages in the tree, {} counted", cached.len(), counted.len()));
+                }
+            }
+        }
+    }
+
+    /// Each host slot is free or in the tree.
+    fn check_host(&self, recount: &Recount, problems: &mut Vec<String>) {
+        let Some(host) = &self.host else { return };
+        let used = host.slots.capacity() - host.slots.total_free();
+        let found = (recount.slots.len(), recount.mirrored, &recount.host_evictable, &recount.droppable);
+        let counted = (used, host.mirrored, &host.evictable, &host.droppable);
+        if found != counted {
+            problems.push(format!("host: slots, mirrors, evictable and droppable {found:?}, counted {counted:?}"));
+        }
+        let capacity = host.slots.capacity();
+        if let Some(slot) = recount.slots.iter().find(|&slot| slot >= capacity || host.slots.is_free(slot)) {
+            problems.push(format!("host slot {slot}: free and in the tree, or not of the pool"));
+        }
+    }
+
+    fn check_heaps(&self, problems: &mut Vec<String>) {
+        let arena = &self.tree.arena;
+        let key_of = |node| self.key_of(node);
+        self.device.leaves.check("device", |node| arena[node].heaps.device, key_of, problems);
+        if let Some(host) = &self.host {
+            host.mirrors.check("mirror", |node| arena[node].heaps.mirror, key_of, problems);
+            host.soles.check("sole", |node| arena[node].heaps.sole, key_of, problems);
+        }
+        let mut entries = 0;
+        for (index, node) in arena.iter() {
+            let belongs = if node.is_root() { [None; 3] } else { self.heaps_of(index) };
+            let places = [node.heaps.device, node.heaps.mirror, node.heaps.sole];
+            let entered = places.map(|place| place.map(|place| place.lane));
+            if belongs != entered {
+                problems.push(format!("{index:?}: belongs in the heaps of {belongs:?}, is in those of {entered:?}"));
+            }
+            entries += entered.into_iter().flatten().count();
+        }
+        let counted = self.stats().leaves;
+        if entries != counted {
+            problems.push(format!("{entries} nodes in heaps, {counted} entries"));
+        }
+    }
+
+    fn named_pools(&self) -> impl Iterator<Item = (&SlotPool, String)> {
+        let device = match &self.device.pages {
+            DevicePages::Own { pool, .. } => pool.pools(),
+            DevicePages::Engine { .. } => &[],
+        };
+        let host = self.host.as_ref().map_or(&[] as &[_], |host| host.slots.pools());
+        let device = device.iter().enumerate().map(|(lane, pool)| (pool, format!("device lane {lane}")));
+        device.chain(host.iter().enumerate().map(|(lane, pool)| (pool, format!("host lane {lane}"))))
+    }
+}

@@ -1,0 +1,136 @@
+//! Lock and release: what a request may rely on while it runs.
+
+use super::CacheManager;
+use crate::ids::{NodeIndex, PageId, Pages, SlotId};
+use crate::tree::NodeRef;
+
+use super::lookup::Hit;
+
+/// Holds a prefix: neither its device pages nor its host slots are given up while it exists.
+///
+/// It has to be given back through [`CacheManager::release`]; it cannot be copied, so it cannot be
+/// given back twice.
+#[derive(Debug)]
+#[must_use = "a lease that is dropped without release locks its pages for ever"]
+pub struct Lease {
+    /// Ends exactly where the lease does, since it is locked and locking split it there.
+    pub(super) node: NodeRef,
+    pub(super) pages: Pages,
+    pub(super) device_pages: Pages,
+    /// What the request's pages are worth under the `priority` policy.
+    pub(super) priority: i32,
+}
+
+impl Lease {
+    /// Pages that are held.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// Pages among them that the holder may read on the device: those that were there when the
+    /// lease was taken, restored through it, or inserted through it.
+    #[must_use]
+    pub fn device_pages(&self) -> Pages {
+        self.device_pages
+    }
+
+    /// Pages among them that are to be restored or computed again.
+    #[must_use]
+    pub fn host_pages(&self) -> Pages {
+        self.pages - self.device_pages
+    }
+}
+
+impl CacheManager {
+    /// Holds what `hit` found, as far as it is still there.
+    ///
+    /// Counts as one use of the prefix, which from now on is worth at least `priority`.
+    pub fn lock(&mut self, hit: &Hit, priority: i32) -> Lease {
+        let node = self.end_of(hit);
+        self.clock += 1;
+        self.lock_path(node, priority)
+    }
+
+    /// The node that ends where what is left of `hit` does, split off if need be.
+    ///
+    /// A node's index means the same prefix as long as its generation is the same, whatever is
+    /// split off in front of it or cut off behind. So the deepest one that is left tells.
+    fn end_of(&mut self, hit: &Hit) -> NodeIndex {
+        let left = hit.path.iter().rev().find(|&&node| self.tree.arena.resolve(node).is_some());
+        let Some(deepest) = left else { return self.tree.ensure_root(&hit.namespace) };
+        let end = self.tree.arena[deepest.index].end.min(hit.pages);
+        // The part that the hit ends in may have been split off in front.
+        let mut path = self.path_up(deepest.index);
+        let node = path.find(|&node| self.tree.arena[node].start() < end).expect("the end is on the path");
+        drop(path);
+        let pages = end - self.tree.arena[node].start();
+        if pages < self.tree.arena[node].len() { self.tree.split(node, pages) } else { node }
+    }
+
+    fn lock_path(&mut self, deepest: NodeIndex, priority: i32) -> Lease {
+        let mut device_pages = Pages::ZERO;
+        let mut next = Some(deepest);
+        while let Some(index) = next {
+            self.lock_node(index);
+            let node = &mut self.tree.arena[index];
+            let usage = &mut node.state.usage;
+            usage.last_access = self.clock;
+            usage.hits = usage.hits.saturating_add(1);
+            usage.priority = usage.priority.max(priority);
+            if node.state.tiers.device {
+                device_pages = device_pages.max(node.end);
+            }
+            next = node.parent;
+        }
+        let pages = self.tree.arena[deepest].end;
+        self.counters.leases += 1;
+        self.counters.device_hit_pages += u64::from(device_pages.0);
+        self.counters.host_hit_pages += u64::from((pages - device_pages).0);
+        Lease { node: self.tree.arena.reference(deepest), pages, device_pages, priority }
+    }
+
+    /// Gives a lease back. What it inserted makes everything in front of it as recent as itself.
+    #[expect(clippy::needless_pass_by_value, reason = "a lease must not be there any more after its release")]
+    pub fn release(&mut self, lease: Lease) {
+        let mut next = Some(lease.node.index);
+        let mut root = lease.node.index;
+        let mut last_access = 0;
+        while let Some(index) = next {
+            let usage = &mut self.tree.arena[index].state.usage;
+            last_access = last_access.max(usage.last_access);
+            usage.last_access = last_access;
+            self.unlock_node(index);
+            root = index;
+            next = self.tree.arena[index].parent;
+        }
+        self.tree.drop_root_if_empty(root);
+    }
+
+    /// The device pages of the lease from page `first` on, as far as they are on the device now.
+    #[must_use]
+    pub fn leased_pages(&self, lease: &Lease, first: Pages) -> Vec<PageId> {
+        let nodes = self.nodes_from(lease.node.index, first);
+        let mut pages = Vec::with_capacity((lease.pages - first.min(lease.pages)).index());
+        for node in nodes {
+            let skip = first.max(self.tree.arena[node].start()) - self.tree.arena[node].start();
+            pages.extend(self.tree.rows(node)[skip.index()..].iter().map_while(|row| row.device));
+        }
+        pages
+    }
+
+    /// The host slots of the pages from `device_pages` on, one for each of `host_pages`. They are
+    /// held, also where another request has restored the page meanwhile.
+    #[must_use]
+    pub fn leased_slots(&self, lease: &Lease) -> Vec<SlotId> {
+        let nodes = self.nodes_from(lease.node.index, lease.device_pages);
+        nodes.into_iter().flat_map(|node| self.tree.rows(node).iter().map(|row| row.slot())).collect()
+    }
+
+    /// The nodes on the way to `deepest` that reach beyond page `first`, from the root down.
+    pub(super) fn nodes_from(&self, deepest: NodeIndex, first: Pages) -> Vec<NodeIndex> {
+        let mut nodes: Vec<_> = self.path_up(deepest).take_while(|&node| self.tree.arena[node].end > first).collect();
+        nodes.reverse();
+        nodes
+    }
+}

@@ -1,0 +1,106 @@
+//! Device pages: allocation if cpkv owns the pool, and the checks that no page has two owners.
+
+use super::placement::{Placement, check_lane};
+use super::{CacheManager, DevicePages};
+use crate::error::{Error, Result};
+use crate::ids::{Lane, PageId};
+
+impl CacheManager {
+    /// Takes free pages for consecutive pages of a prompt. `None` if a lane has too few.
+    ///
+    /// # Errors
+    /// [`Error::ExternalPool`] if the engine owns the pool, [`Error::NoSuchLane`].
+    pub fn allocate(&mut self, placement: Placement<'_>) -> Result<Option<Vec<PageId>>> {
+        let lanes = self.lanes;
+        let wanted = placement.counts(lanes)?;
+        let DevicePages::Own { pool, requested } = &mut self.device.pages else {
+            return Err(Error::ExternalPool { call: "allocate" });
+        };
+        if !pool.shortage(&wanted).is_zero() {
+            return Ok(None);
+        }
+        let mut pages = Vec::with_capacity(wanted.total() as usize);
+        pool.deal(
+            &wanted,
+            |place| placement.lane_at(place, lanes),
+            |run| run.add_to(requested),
+            |id| pages.extend(PageId::new(id)),
+        );
+        Ok(Some(pages))
+    }
+
+    /// Gives back pages that were allocated and not inserted.
+    ///
+    /// # Errors
+    /// [`Error::PageNotAllocated`], [`Error::PageInTree`], [`Error::PageOutOfRange`],
+    /// [`Error::PageRepeated`] or [`Error::ExternalPool`]; then no page is given back.
+    pub fn free(&mut self, pages: &[i64]) -> Result<()> {
+        if matches!(self.device.pages, DevicePages::Engine { .. }) {
+            return Err(Error::ExternalPool { call: "free" });
+        }
+        let freed = self.claim_all(pages, &[])?;
+        if let DevicePages::Own { pool, .. } = &mut self.device.pages {
+            pool.release(freed.iter().map(|page| page.raw()));
+        }
+        Ok(())
+    }
+
+    /// Free pages of a lane; 0 if the engine owns the pool.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLane`].
+    pub fn free_pages(&self, lane: Lane) -> Result<u32> {
+        self.check_lane(lane)?;
+        match &self.device.pages {
+            DevicePages::Own { pool, .. } => Ok(pool.free(lane)),
+            DevicePages::Engine { .. } => Ok(0),
+        }
+    }
+
+    pub(super) fn check_lane(&self, lane: Lane) -> Result<Lane> {
+        check_lane(i64::from(lane.0), self.lanes)
+    }
+
+    /// The page id that an argument holds, if it is one of the pool's.
+    pub(super) fn page_id(&self, id: i64) -> Option<PageId> {
+        u32::try_from(id).ok().filter(|&raw| raw < self.device.capacity).and_then(PageId::new)
+    }
+
+    /// Takes a page from its request, for the tree or to be freed; false if it is not the
+    /// request's.
+    pub(super) fn claim(&mut self, page: PageId) -> bool {
+        match &mut self.device.pages {
+            DevicePages::Own { requested, .. } => requested.remove(page.raw()),
+            DevicePages::Engine { cached } => cached.insert(page.raw()),
+        }
+    }
+
+    /// Why the page id at `index` of an argument cannot be claimed, after those `before` it were.
+    pub(super) fn why_not(&self, id: i64, index: usize, before: &[PageId]) -> Error {
+        let Some(page) = self.page_id(id) else {
+            return Error::PageOutOfRange { page: id, index, last: self.device.capacity - 1 };
+        };
+        let is_free = match &self.device.pages {
+            DevicePages::Own { pool, .. } => pool.is_free(page.raw()),
+            DevicePages::Engine { .. } => false,
+        };
+        let page_id = page.raw();
+        if before.contains(&page) {
+            Error::PageRepeated { page: page_id, index }
+        } else if is_free {
+            Error::PageNotAllocated { page: page_id, index }
+        } else {
+            Error::PageInTree { page: page_id, index }
+        }
+    }
+
+    /// Gives claimed pages back to their request.
+    pub(super) fn unclaim(&mut self, pages: &[PageId]) {
+        for &page in pages {
+            match &mut self.device.pages {
+                DevicePages::Own { requested, .. } => requested.insert(page.raw()),
+                DevicePages::Engine { cached } => cached.remove(page.raw()),
+            };
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Which tiers hold a node, and what may be evicted: the only place where the ids of rows, the
+//! counts of pages and slots, and the heaps change.
+
+use super::{CacheManager, DevicePages, device_ids, host_ids};
+use crate::eviction::{EvictionHeaps, EvictionKey};
+use crate::ids::{Lane, NodeIndex, PageId, Pages, SlotId};
+use crate::store::Row;
+use crate::tree::{HeapPlace, Tiers};
+
+impl CacheManager {
+    // --- Tiers ---
+
+    /// Makes `pages` the device pages of a locked node that has none.
+    pub(super) fn gain_device(&mut self, index: NodeIndex, pages: &[PageId]) {
+        let rows = self.tree.rows_mut(index);
+        debug_assert_eq!(rows.len(), pages.len());
+        for (row, &page) in rows.iter_mut().zip(pages) {
+            row.device = Some(page);
+        }
+        let tiers = self.tiers_of(index);
+        let pages = self.tree.arena[index].len();
+        self.device.cached += pages.0;
+        if let (true, Some(host)) = (tiers.host, &mut self.host) {
+            host.mirrored += pages.0;
+        }
+        self.tree.set_tiers(index, Tiers { device: true, ..tiers });
+        debug_assert!(self.tree.arena[index].is_locked(), "what is locked is in no heap or count");
+    }
+
+    /// Takes the device pages of an unlocked mirror and adds them to `given_up`.
+    pub(super) fn lose_device(&mut self, index: NodeIndex, given_up: &mut Vec<PageId>) {
+        self.forget_device(index, Pages::ZERO, given_up);
+        for row in self.tree.rows_mut(index) {
+            row.device = None;
+        }
+        self.tree.set_tiers(index, Tiers { device: false, host: true });
+    }
+
+    /// Makes `slots` the host slots of a device node that has none.
+    pub(super) fn gain_host(&mut self, index: NodeIndex, slots: &[SlotId]) {
+        let rows = self.tree.rows_mut(index);
+        debug_assert_eq!(rows.len(), slots.len());
+        for (row, &slot) in rows.iter_mut().zip(slots) {
+            row.host = Some(slot);
+        }
+        let node = &self.tree.arena[index];
+        let (is_locked, pages) = (node.is_locked(), node.len());
+        let host = self.host.as_mut().expect("slots are the host's");
+        host.mirrored += pages.0;
+        if !is_locked {
+            host.evictable.add(host_ids(self.tree.rows(index)));
+            host.droppable.add(host_ids(self.tree.rows(index)));
+        }
+        self.tree.set_tiers(index, Tiers { device: true, host: true });
+    }
+
+    /// Frees the host slots of an unlocked mirror.
+    pub(super) fn lose_host(&mut self, index: NodeIndex) {
+        self.forget_host(index, Pages::ZERO);
+        for row in self.tree.rows_mut(index) {
+            row.host = None;
+        }
+        self.tree.set_tiers(index, Tiers { device: true, host: false });
+    }
+
+    /// Removes the last `pages` pages of an unlocked node, below which there is nothing, from the
+    /// cache. Device pages among them are added to `given_up`.
+    pub(super) fn remove_tail(&mut self, index: NodeIndex, pages: Pages, given_up: &mut Vec<PageId>) {
+        let kept = self.tree.arena[index].len() - pages;
+        let tiers = self.tiers_of(index);
+        if tiers.device {
+            self.forget_device(index, kept, given_up);
+        }
+        if tiers.host {
+            self.forget_host(index, kept);
+        }
+        if kept > Pages::ZERO {
+            self.tree.cut_tail(index, pages);
+            self.reindex(index);
+            return;
+        }
+        let parent = self.tree.arena[index].parent.expect("a root has no pages");
+        self.enter(index, [None; 3]);
+        self.tree.remove(index);
+        if self.tree.arena[parent].is_root() {
+            self.tree.drop_root_if_empty(parent);
+        } else {
+            self.reindex(parent);
+        }
+    }
+
+    /// Takes the device pages from row `first` on out of all counts, and hands them back.
+    fn forget_device(&mut self, index: NodeIndex, first: Pages, given_up: &mut Vec<PageId>) {
+        let tiers = self.tiers_of(index);
+        let rows: &[Row] = &self.tree.rows(index)[first.index()..];
+        let pages = self.tree.arena[index].len() - first;
+        self.device.evictable.subtract(device_ids(rows));
+        self.device.cached -= pages.0;
+        if let (true, Some(host)) = (tiers.host, &mut self.host) {
+            host.mirrored -= pages.0;
+            host.droppable.subtract(host_ids(rows));
+        }
+        let before = given_up.len();
+        given_up.extend(rows.iter().map(|row| row.page()));
+        match &mut self.device.pages {
+            DevicePages::Own { pool, .. } => pool.release(given_up[before..].iter().map(|page| page.raw())),
+            DevicePages::Engine { cached } => {
+                for page in &given_up[before..] {
+                    cached.remove(page.raw());
+                }
+            }
+        }
+        self.counters.device_evicted_pages += u64::from(pages.0);
+    }
+
+    /// Takes the host slots from row `first` on out of all counts, and frees them.
+    fn forget_host(&mut self, index: NodeIndex, first: Pages) {
+        let tiers = self.tiers_of(index);
+        let rows = &self.tree.rows(index)[first.index()..];
+        let pages = self.tree.arena[index].len() - first;
+        let host = self.host.as_mut().expect("the rows are on the host");
+        host.evictable.subtract(host_ids(rows));
+        host.slots.release(host_ids(rows));
+        if tiers.device {
+            host.mirrored -= pages.0;
+            host.droppable.subtract(host_ids(rows));
+        }
+    }
+
+    pub(super) fn tiers_of(&self, index: NodeIndex) -> Tiers {
+        self.tree.arena[index].state.tiers
+    }
+
+    // --- Locks ---
+
+    /// Adds one lock. The first takes the node out of heaps and evictable counts.
+    pub(super) fn lock_node(&mut self, index: NodeIndex) {
+        self.tree.arena[index].state.locks += 1;
+        if self.tree.arena[index].state.locks == 1 {
+            self.reindex(index);
+            let (tiers, rows) = (self.tiers_of(index), self.tree.rows(index));
+            if tiers.device {
+                self.device.evictable.subtract(device_ids(rows));
+            }
+            if let (true, Some(host)) = (tiers.host, &mut self.host) {
+                host.evictable.subtract(host_ids(rows));
+                if tiers.device {
+                    host.droppable.subtract(host_ids(rows));
+                }
+            }
+        }
+    }
+
+    /// Takes one lock away. After the last the node can be evicted.
+    pub(super) fn unlock_node(&mut self, index: NodeIndex) {
+        self.tree.arena[index].state.locks -= 1;
+        if self.tree.arena[index].state.locks == 0 {
+            let (tiers, rows) = (self.tiers_of(index), self.tree.rows(index));
+            if tiers.device {
+                self.device.evictable.add(device_ids(rows));
+            }
+            if let (true, Some(host)) = (tiers.host, &mut self.host) {
+                host.evictable.add(host_ids(rows));
+                if tiers.device {
+                    host.droppable.add(host_ids(rows));
+                }
+            }
+            self.reindex(index);
+        }
+    }
+
+    // --- Heaps ---
+
+    pub(super) fn key_of(&self, index: NodeIndex) -> EvictionKey {
+        self.policy.key(&self.tree.arena[index].state.usage)
+    }
+
+    /// Enters a node in the heaps that it belongs to and takes it out of the others. To be called
+    /// whenever the tiers, locks, children or last page of an existing node have changed.
+    pub(super) fn reindex(&mut self, index: NodeIndex) {
+        self.enter(index, self.heaps_of(index));
+    }
+
+    /// The lanes in whose heaps a node belongs: device, mirror, sole.
+    pub(super) fn heaps_of(&self, index: NodeIndex) -> [Option<Lane>; 3] {
+        let node = &self.tree.arena[index];
+        // With a single lane the last row need not be looked at.
+        let last = || *self.tree.rows(index).last().expect("a leaf has pages");
+        let is_single = self.lanes.count() == 1;
+        let device_lane = || if is_single { Lane(0) } else { self.lanes.lane_of(last().page().raw()) };
+        let host_lane = || if is_single { Lane(0) } else { self.lanes.lane_of(last().slot().raw()) };
+        [
+            node.is_device_leaf().then(device_lane),
+            node.is_mirror_leaf().then(host_lane),
+            node.is_sole_leaf().then(host_lane),
+        ]
+    }
+
+    fn enter(&mut self, index: NodeIndex, wanted: [Option<Lane>; 3]) {
+        let node = &self.tree.arena[index];
+        let key = self.policy.key(&node.state.usage);
+        let (depth, entered) = (node.end, node.heaps);
+        let arena = &mut self.tree.arena;
+        let mut change = |heaps: &mut EvictionHeaps, wanted: Option<Lane>, entered: Option<HeapPlace>| {
+            if wanted == entered.map(|place| place.lane) {
+                return;
+            }
+            if entered.is_some() {
+                heaps.remove(arena, index);
+            }
+            if let Some(lane) = wanted {
+                heaps.insert(arena, index, lane, key, depth);
+            }
+        };
+        change(&mut self.device.leaves, wanted[0], entered.device);
+        if let Some(host) = &mut self.host {
+            change(&mut host.mirrors, wanted[1], entered.mirror);
+            change(&mut host.soles, wanted[2], entered.sole);
+        }
+    }
+
+    /// Brings heaps and structure in order after the tiers of an unlocked node have changed. Does
+    /// not merge it into `keep`.
+    pub(super) fn settle(&mut self, index: NodeIndex, keep: Option<NodeIndex>) {
+        self.reindex(index);
+        if let Some(parent) = self.tree.arena[index].parent {
+            self.reindex(parent);
+        }
+        // Repeated evictions from one leaf would otherwise leave a chain of small nodes. A node
+        // that has a child like itself is in no heap.
+        if self.tree.mergeable_child(index).is_some_and(|child| Some(child) != keep) {
+            self.tree.merge_into_child(index);
+        }
+    }
+
+    /// Gives back memory that is not used any more; ends every operation that removes pages.
+    pub(super) fn compact(&mut self) {
+        self.tree.compact();
+        self.device.leaves.shrink();
+        if let Some(host) = &mut self.host {
+            host.mirrors.shrink();
+            host.soles.shrink();
+        }
+    }
+}

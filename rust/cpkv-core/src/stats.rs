@@ -1,0 +1,75 @@
+//! What a cache has done and what it holds.
+
+use crate::slots::RunLengths;
+
+/// Totals since the cache was made. They change nothing and are not part of the digest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Leases taken.
+    pub leases: u64,
+    /// Pages that leases found on the device.
+    pub device_hit_pages: u64,
+    /// Pages that leases found on the host only.
+    pub host_hit_pages: u64,
+    /// Pages that insertions added to the tree.
+    pub inserted_pages: u64,
+    /// Pages given to insertions or restores that the tree had on the device already.
+    pub duplicate_pages: u64,
+    /// Host-only pages that came back to the device by a restore.
+    pub restored_pages: u64,
+    /// Host-only pages that came back to the device because they were computed again.
+    pub recomputed_pages: u64,
+    /// Pages copied to the host when they were inserted.
+    pub host_written_pages: u64,
+    /// Pages not copied to the host at insertion because no slots could be freed.
+    pub host_skipped_pages: u64,
+    /// Pages copied to the host only when the device evicted them.
+    pub late_copied_pages: u64,
+    /// Pages that left the device.
+    pub device_evicted_pages: u64,
+    /// Host copies given up of pages that were on the device.
+    pub mirror_dropped_pages: u64,
+    /// Pages that left the host and with it the cache.
+    pub host_evicted_pages: u64,
+    /// Pages that left the cache with their device copy, since the host could not take them.
+    pub lost_pages: u64,
+}
+
+/// A cache at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Totals so far.
+    pub counters: Counters,
+    /// Device pages of all lanes.
+    pub device_capacity_pages: u32,
+    /// Device pages that hold pages of the cache.
+    pub device_cached_pages: u32,
+    /// Device pages that nobody uses; 0 if the engine owns the pool.
+    pub device_free_pages: u32,
+    /// Device pages that could be evicted now.
+    pub device_evictable_pages: u32,
+    /// Host slots of all lanes.
+    pub host_capacity_slots: u32,
+    /// Host slots that hold pages of the cache.
+    pub host_cached_slots: u32,
+    /// Host slots that hold pages that are on the device too.
+    pub host_mirror_slots: u32,
+    /// Host slots that could be freed now.
+    pub host_evictable_slots: u32,
+    /// How long the runs of device pages were, if cpkv owns the pool.
+    pub device_run_lengths: RunLengths,
+    /// How long the runs of host slots were.
+    pub host_run_lengths: RunLengths,
+    /// Distinct pages in the cache.
+    pub pages: u64,
+    /// Runs of pages in the tree, roots included.
+    pub nodes: usize,
+    /// Namespaces, the default one included.
+    pub namespaces: usize,
+    /// Entries in the eviction heaps.
+    pub leaves: usize,
+    /// Bytes on the heap for tokens, ids, nodes, index, pools and heaps.
+    pub metadata_bytes: usize,
+    /// The most that `metadata_bytes` has been after an insertion.
+    pub peak_metadata_bytes: usize,
+}

@@ -1,0 +1,481 @@
+//! The page-granular radix tree: which runs of pages hang below which.
+//!
+//! Owns the nodes, their tokens and ids, the child index and the roots of the namespaces. It keeps
+//! the structure right and knows nothing of policies, pools or heaps. Nothing here recurses, also
+//! when the tree is dropped: nodes live in one flat arena.
+//!
+//! A split leaves the *end* of a node under its old index and gives the new index to the part in
+//! front, so that whatever refers to a node goes on meaning the same prefix.
+
+mod arena;
+mod children;
+mod node;
+
+pub(crate) use arena::{Arena, NodeRef};
+pub(crate) use node::{HeapPlace, HeapPlaces, Node, Tiers};
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::digest::Digest;
+use crate::eviction::Usage;
+use crate::ids::{BufferIndex, NodeIndex, PageId, Pages, SlotId};
+use crate::key::{KeyKind, KeyShape};
+use crate::namespace::Namespace;
+use crate::store::{PageStore, Row, Slice};
+use children::{Children, PageHasher};
+
+/// A place in the tree: the first `pages` pages of `node`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Step {
+    pub(crate) node: NodeIndex,
+    pub(crate) pages: Pages,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tree {
+    shape: KeyShape,
+    pub(crate) arena: Arena,
+    children: Children,
+    store: PageStore,
+    hasher: PageHasher,
+    default_root: NodeIndex,
+    roots: HashMap<Arc<[u8]>, NodeIndex>,
+    root_names: HashMap<NodeIndex, Arc<[u8]>>,
+    name_bytes: usize,
+}
+
+impl Tree {
+    pub(crate) fn new(shape: KeyShape) -> Self {
+        let mut arena = Arena::default();
+        let default_root = arena.insert(Node::root());
+        Self {
+            shape,
+            arena,
+            children: Children::new(),
+            store: PageStore::new(shape.page_tokens()),
+            hasher: PageHasher::random(),
+            default_root,
+            roots: HashMap::new(),
+            root_names: HashMap::new(),
+            name_bytes: 0,
+        }
+    }
+
+    /// A tree in whose child index all entries collide.
+    #[cfg(test)]
+    pub(crate) fn with_colliding_pages(shape: KeyShape) -> Self {
+        Self { children: Children::colliding(), ..Self::new(shape) }
+    }
+
+    // --- Namespaces ---
+
+    pub(crate) fn root(&self, namespace: &Namespace) -> Option<NodeIndex> {
+        match namespace.name() {
+            None => Some(self.default_root),
+            Some(name) => self.roots.get(name).copied(),
+        }
+    }
+
+    /// The root of `namespace`, made if there is none.
+    pub(crate) fn ensure_root(&mut self, namespace: &Namespace) -> NodeIndex {
+        if let Some(root) = self.root(namespace) {
+            return root;
+        }
+        let name = namespace.name().expect("the default namespace has a root");
+        let root = self.arena.insert(Node::root());
+        self.name_bytes += name.len();
+        self.roots.insert(Arc::clone(name), root);
+        self.root_names.insert(root, Arc::clone(name));
+        root
+    }
+
+    /// Forgets the namespace of `root` if nothing is left in it and nothing holds it.
+    pub(crate) fn drop_root_if_empty(&mut self, root: NodeIndex) {
+        let node = &self.arena[root];
+        if root == self.default_root || node.children > 0 || node.is_locked() {
+            return;
+        }
+        let name = self.root_names.remove(&root).expect("a root has a name");
+        self.roots.remove(&name);
+        self.name_bytes -= name.len();
+        self.arena.remove(root);
+    }
+
+    pub(crate) fn namespaces(&self) -> usize {
+        self.roots.len() + 1
+    }
+
+    // --- Looking up ---
+
+    /// The child of `parent` that shares at least its first page with `tokens`, and how many
+    /// pages it shares. `tokens` are those of the whole key; at most `limit` pages of it count.
+    pub(crate) fn step_down(&self, parent: NodeIndex, tokens: &[i64], limit: Pages) -> Option<Step> {
+        let depth = self.arena[parent].end;
+        if depth >= limit {
+            return None;
+        }
+        let page_tokens = self.shape.page_tokens();
+        let query = &tokens[depth.index() * page_tokens..];
+        let key_tokens = page_tokens + self.shape.successor_tokens();
+        let first_page = &query[..key_tokens];
+        let hash = self.hasher.hash(key_tokens, |index| first_page[index]);
+        let node = self.children.find(parent, hash, |candidate| {
+            self.arena[candidate].parent == Some(parent)
+                && self.store.equal_prefix(self.arena[candidate].slice().up_to(Pages(1)), Pages::ZERO, first_page)
+                    == page_tokens
+                && (self.shape.kind() == KeyKind::Token
+                    || self.token_after(candidate, Pages(1)) == first_page[page_tokens])
+        })?;
+        Some(Step { node, pages: self.shared_pages(node, query, limit - depth) })
+    }
+
+    /// How many pages `query` shares with a node whose first page is known to be equal.
+    fn shared_pages(&self, node: NodeIndex, query: &[i64], limit: Pages) -> Pages {
+        let page_tokens = self.shape.page_tokens();
+        let most = self.arena[node].len().min(limit);
+        let rest = self.arena[node].slice().up_to(most);
+        let equal = page_tokens + self.store.equal_prefix(rest, Pages(1), &query[page_tokens..]);
+        let whole = |tokens: usize| Pages(u32::try_from(tokens / page_tokens).expect("no more than the node has"));
+        match self.shape.kind() {
+            KeyKind::Token => whole(equal),
+            // The last pair of a page needs the token after it as well.
+            KeyKind::Pair if equal == most.index() * page_tokens => {
+                let last_is_equal = self.token_after(node, most) == query[equal];
+                if last_is_equal { most } else { most - Pages(1) }
+            }
+            KeyKind::Pair => whole(equal - 1),
+        }
+    }
+
+    /// With pair keys, the token behind the first `pages` pages of a node.
+    fn token_after(&self, node: NodeIndex, pages: Pages) -> i64 {
+        let node = &self.arena[node];
+        if pages < node.len() {
+            self.store.token(node.slice(), pages.index() * self.shape.page_tokens())
+        } else {
+            node.successor
+        }
+    }
+
+    /// Whether the last page of `node` is what `tokens` (of the whole key) have in its place.
+    pub(crate) fn last_page_equals(&self, node: NodeIndex, tokens: &[i64]) -> bool {
+        let node = &self.arena[node];
+        let page_tokens = self.shape.page_tokens();
+        let end = node.end.index() * page_tokens;
+        let last_page = node.slice().from(node.len() - Pages(1));
+        let is_equal = |page: &[i64]| self.store.equal_prefix(last_page, Pages::ZERO, page) == page_tokens;
+        tokens.get(end - page_tokens..end).is_some_and(is_equal)
+            && (self.shape.kind() == KeyKind::Token || tokens.get(end) == Some(&node.successor))
+    }
+
+    // --- Ids and tiers ---
+
+    pub(crate) fn rows(&self, node: NodeIndex) -> &[Row] {
+        self.arena[node].slice.map_or(&[], |slice| self.store.rows(slice))
+    }
+
+    pub(crate) fn rows_mut(&mut self, node: NodeIndex) -> &mut [Row] {
+        let slice = self.arena[node].slice();
+        self.store.rows_mut(slice)
+    }
+
+    /// Changes the tiers of a node; the manager's `residency` is the only caller.
+    pub(crate) fn set_tiers(&mut self, index: NodeIndex, tiers: Tiers) {
+        let node = &mut self.arena[index];
+        let before = std::mem::replace(&mut node.state.tiers, tiers);
+        let parent = node.parent.expect("a root has no tiers");
+        let parent = &mut self.arena[parent];
+        parent.device_children = parent.device_children + u32::from(tiers.device) - u32::from(before.device);
+        parent.mirror_children = parent.mirror_children + u32::from(tiers.is_mirror()) - u32::from(before.is_mirror());
+    }
+
+    // --- Structure ---
+
+    /// Hangs the pages `from .. to` of the key `tokens` below `parent`, which ends at `from`.
+    /// The new node is in no tier and its rows are empty.
+    pub(crate) fn attach(&mut self, parent: NodeIndex, tokens: &[i64], to: Pages, usage: Usage) -> NodeIndex {
+        let page_tokens = self.shape.page_tokens();
+        let (start, end) = (self.arena[parent].end.index() * page_tokens, to.index() * page_tokens);
+        let slice = self.store.add(&tokens[start..end]);
+        let mut node = Node::new(Some(slice), to, usage);
+        let key_tokens = page_tokens + self.shape.successor_tokens();
+        node.first_page_hash = self.hasher.hash(key_tokens, |index| tokens[start + index]);
+        node.successor = if self.shape.kind() == KeyKind::Pair { tokens[end] } else { 0 };
+        let index = self.arena.insert(node);
+        self.link_to_buffer(index, slice.buffer);
+        self.link_to_parent(index, parent);
+        index
+    }
+
+    /// Splits `index` so that a new node, which is returned, takes its first `pages` pages. The
+    /// end stays where it was, and both parts are like the whole in everything else.
+    pub(crate) fn split(&mut self, index: NodeIndex, pages: Pages) -> NodeIndex {
+        let whole = &self.arena[index];
+        debug_assert!(Pages::ZERO < pages && pages < whole.len());
+        let slice = whole.slice();
+        let parent = whole.parent.expect("only roots have no parent, and they have no pages");
+        let mut front = Node::new(Some(slice.up_to(pages)), whole.start() + pages, whole.state.usage);
+        front.state = whole.state;
+        front.first_page_hash = whole.first_page_hash;
+        front.successor = if self.shape.kind() == KeyKind::Pair { self.token_after(index, pages) } else { 0 };
+
+        self.unlink_from_parent(index);
+        let front = self.arena.insert(front);
+        self.link_to_buffer(front, slice.buffer);
+        self.link_to_parent(front, parent);
+        self.arena[index].slice = Some(slice.from(pages));
+        self.arena[index].first_page_hash = self.hash_first_page(index);
+        self.link_to_parent(index, front);
+        front
+    }
+
+    /// Gives the pages of `index` to its only child, whose index stays.
+    pub(crate) fn merge_into_child(&mut self, index: NodeIndex) {
+        let node = &self.arena[index];
+        let child = node.first_child.expect("the node has a child");
+        let parent = node.parent.expect("a root is not merged");
+        let (slice, first_page_hash) = (node.slice(), node.first_page_hash);
+        self.unlink_from_parent(child);
+        self.unlink_from_parent(index);
+        self.unlink_from_buffer(index);
+        self.arena.remove(index);
+        let child_node = &mut self.arena[child];
+        child_node.slice = Some(Slice { len: slice.len + child_node.len(), ..slice });
+        child_node.first_page_hash = first_page_hash;
+        self.link_to_parent(child, parent);
+    }
+
+    /// The child for which [`Self::merge_into_child`] would change nothing but the number of
+    /// nodes.
+    pub(crate) fn mergeable_child(&self, index: NodeIndex) -> Option<NodeIndex> {
+        let node = &self.arena[index];
+        let (Some(slice), Some(child), 1) = (node.slice, node.first_child, node.children) else {
+            return None;
+        };
+        let child_node = &self.arena[child];
+        let follows =
+            child_node.slice.is_some_and(|next| next.buffer == slice.buffer && next.start == slice.start + slice.len.0);
+        // Equal locks, too: a lease that ends at the node is one of the differences.
+        (follows && child_node.state == node.state).then_some(child)
+    }
+
+    /// Cuts the last `pages` pages off a node that has no children and is longer than that.
+    pub(crate) fn cut_tail(&mut self, index: NodeIndex, pages: Pages) {
+        let kept = self.arena[index].len() - pages;
+        debug_assert!(self.arena[index].children == 0 && kept > Pages::ZERO);
+        let successor = if self.shape.kind() == KeyKind::Pair { self.token_after(index, kept) } else { 0 };
+        let node = &mut self.arena[index];
+        let slice = node.slice();
+        node.successor = successor;
+        node.end -= pages;
+        node.slice = Some(slice.up_to(kept));
+        self.store.release(slice.buffer, pages);
+    }
+
+    /// Removes a node that has no children.
+    pub(crate) fn remove(&mut self, index: NodeIndex) {
+        let slice = self.arena[index].slice();
+        debug_assert!(self.arena[index].children == 0 && !self.arena[index].is_locked());
+        self.unlink_from_parent(index);
+        self.unlink_from_buffer(index);
+        self.arena.remove(index);
+        self.store.release(slice.buffer, slice.len);
+    }
+
+    /// Rewrites the buffers that have fallen under half alive, and gives back memory that is not
+    /// used any more. Every public operation that removes pages ends with this; indices and
+    /// references stay as they are.
+    pub(crate) fn compact(&mut self) {
+        while let Some(buffer) = self.store.take_sparse() {
+            let mut nodes = Vec::new();
+            let mut next = self.store.buffer(buffer).first_node;
+            while let Some(index) = next {
+                nodes.push(index);
+                next = self.arena[index].next_in_buffer;
+            }
+            nodes.sort_unstable_by_key(|&index| self.arena[index].slice().start);
+            let slices: Vec<Slice> = nodes.iter().map(|&index| self.arena[index].slice()).collect();
+            self.store.rewrite(buffer, &slices);
+            let mut start = 0;
+            for (index, slice) in nodes.into_iter().zip(slices) {
+                self.arena[index].slice = Some(Slice { start, ..slice });
+                start += slice.len.0;
+            }
+        }
+        self.arena.shrink();
+        self.children.shrink(&self.arena);
+        self.store.shrink();
+    }
+
+    // --- Links ---
+
+    fn hash_first_page(&self, index: NodeIndex) -> u64 {
+        let page_tokens = self.shape.page_tokens();
+        let slice = self.arena[index].slice();
+        self.hasher.hash(page_tokens + self.shape.successor_tokens(), |token| {
+            if token < page_tokens { self.store.token(slice, token) } else { self.token_after(index, Pages(1)) }
+        })
+    }
+
+    /// Enters a node among the children of `parent`, in front of them.
+    fn link_to_parent(&mut self, index: NodeIndex, parent: NodeIndex) {
+        let tiers = self.arena[index].state.tiers;
+        let parent_node = &mut self.arena[parent];
+        let next = parent_node.first_child.replace(index);
+        parent_node.children += 1;
+        parent_node.device_children += u32::from(tiers.device);
+        parent_node.mirror_children += u32::from(tiers.is_mirror());
+        let node = &mut self.arena[index];
+        node.parent = Some(parent);
+        node.next_sibling = next;
+        node.previous_sibling = None;
+        if let Some(next) = next {
+            self.arena[next].previous_sibling = Some(index);
+        }
+        self.children.insert(&self.arena, index);
+    }
+
+    fn unlink_from_parent(&mut self, index: NodeIndex) {
+        self.children.remove(&self.arena, index);
+        let node = &self.arena[index];
+        let parent = node.parent.expect("the node is linked");
+        let (tiers, next, previous) = (node.state.tiers, node.next_sibling, node.previous_sibling);
+        let parent = &mut self.arena[parent];
+        parent.children -= 1;
+        parent.device_children -= u32::from(tiers.device);
+        parent.mirror_children -= u32::from(tiers.is_mirror());
+        match previous {
+            Some(previous) => self.arena[previous].next_sibling = next,
+            None => parent.first_child = next,
+        }
+        if let Some(next) = next {
+            self.arena[next].previous_sibling = previous;
+        }
+    }
+
+    fn link_to_buffer(&mut self, index: NodeIndex, buffer: BufferIndex) {
+        let next = self.store.buffer_mut(buffer).first_node.replace(index);
+        self.arena[index].next_in_buffer = next;
+        self.arena[index].previous_in_buffer = None;
+        if let Some(next) = next {
+            self.arena[next].previous_in_buffer = Some(index);
+        }
+    }
+
+    fn unlink_from_buffer(&mut self, index: NodeIndex) {
+        let node = &self.arena[index];
+        let (next, previous, buffer) = (node.next_in_buffer, node.previous_in_buffer, node.slice().buffer);
+        match previous {
+            Some(previous) => self.arena[previous].next_in_buffer = next,
+            None => self.store.buffer_mut(buffer).first_node = next,
+        }
+        if let Some(next) = next {
+            self.arena[next].previous_in_buffer = previous;
+        }
+    }
+
+    // --- Figures ---
+
+    /// Pages in the tree.
+    pub(crate) fn pages(&self) -> u64 {
+        self.store.live_pages()
+    }
+
+    /// Bytes allocated on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.store.heap_bytes()
+            + self.arena.heap_bytes()
+            + self.children.heap_bytes()
+            + self.roots.allocation_size()
+            + self.root_names.allocation_size()
+            + self.name_bytes
+    }
+
+    /// Adds nodes, tokens and ids, but not what depends on the seed of the hashes.
+    pub(crate) fn add_to_digest(&self, digest: &mut Digest) {
+        for (index, node) in self.arena.iter() {
+            digest.add(u64::from(index.raw()));
+            digest.add_id(node.parent.map(NodeIndex::raw));
+            digest.add(u64::from(node.end.0));
+            digest.add(u64::from(node.state.locks));
+            let Usage { created, last_access, hits, priority } = node.state.usage;
+            digest.add(created);
+            digest.add(last_access);
+            digest.add(u64::from(hits) << 32 | u64::from(priority.cast_unsigned()));
+            if let Some(name) = self.root_names.get(&index) {
+                name.iter().for_each(|&byte| digest.add(u64::from(byte)));
+            }
+            let Some(slice) = node.slice else { continue };
+            digest.add(node.successor.cast_unsigned());
+            let tokens = self.shape.tokens_of(slice.len).0;
+            (0..tokens).for_each(|token| digest.add(self.store.token(slice, token).cast_unsigned()));
+            for row in self.store.rows(slice) {
+                digest.add_id(row.device.map(PageId::raw));
+                digest.add_id(row.host.map(SlotId::raw));
+            }
+        }
+    }
+
+    /// Lists what is wrong with links, counts, hashes and buffers.
+    pub(crate) fn check(&self, problems: &mut Vec<String>) {
+        let mut live: HashMap<BufferIndex, u32> = HashMap::new();
+        let mut roots = 0;
+        for (index, node) in self.arena.iter() {
+            self.check_children(index, node, problems);
+            let Some(slice) = node.slice else {
+                roots += 1;
+                if index != self.default_root && node.children == 0 && !node.is_locked() {
+                    problems.push(format!("{index:?}: an empty namespace is kept"));
+                }
+                continue;
+            };
+            *live.entry(slice.buffer).or_default() += slice.len.0;
+            let Some(parent) = node.parent.map(|parent| &self.arena[parent]) else {
+                problems.push(format!("{index:?}: no parent"));
+                continue;
+            };
+            if node.len() == Pages::ZERO || node.start() != parent.end {
+                problems.push(format!("{index:?}: {} pages do not follow on {}", node.len(), parent.end));
+            }
+            if node.state.locks > parent.state.locks {
+                problems.push(format!("{index:?}: {} locks below {}", node.state.locks, parent.state.locks));
+            }
+            if node.first_page_hash != self.hash_first_page(index) {
+                problems.push(format!("{index:?}: stale first page hash"));
+            }
+            let parent = node.parent.expect("checked above");
+            if self.children.find(parent, node.first_page_hash, |other| other == index).is_none() {
+                problems.push(format!("{index:?}: not in the child index"));
+            }
+        }
+        if self.children.len() + roots != self.arena.len() {
+            problems.push(format!("{} index entries for {} nodes", self.children.len(), self.arena.len()));
+        }
+        if roots != self.namespaces() || self.root_names.len() != self.roots.len() {
+            problems.push(format!("{roots} roots for {} namespaces", self.namespaces()));
+        }
+        self.store.check(|buffer| live.get(&buffer).copied().unwrap_or(0), problems);
+    }
+
+    fn check_children(&self, index: NodeIndex, node: &Node, problems: &mut Vec<String>) {
+        let (mut children, mut device, mut mirrors, mut previous) = (0, 0, 0, None);
+        let mut next = node.first_child;
+        while let Some(child) = next {
+            let child_node = &self.arena[child];
+            if child_node.parent != Some(index) || child_node.previous_sibling != previous {
+                problems.push(format!("{child:?}: wrong links among the children of {index:?}"));
+            }
+            children += 1;
+            device += u32::from(child_node.state.tiers.device);
+            mirrors += u32::from(child_node.state.tiers.is_mirror());
+            previous = Some(child);
+            next = child_node.next_sibling;
+        }
+        let counted = (node.children, node.device_children, node.mirror_children);
+        if (children, device, mirrors) != counted {
+            problems.push(format!("{index:?}: children {:?}, counted {counted:?}", (children, device, mirrors)));
+        }
+    }
+}
