@@ -1,0 +1,62 @@
+"""KV-cache manager for long-context LLM prefill.
+
+`CacheManager` keeps one prefix index over device pages and host slots. A request goes through it
+in a few calls: `match` what is cached, `lock` it, make room with `evict_for`, `allocate` pages,
+`restore` what is on the host only, `insert` what the forward has filled, and release the lease.
+
+The index, the pools and the eviction are Rust (`cpkv._core`); this package adds the trace replay
+(`cpkv.replay`) and the command line (`cpkv.cli`).
+"""
+
+import warnings
+
+from cpkv._core import (
+    IS_DEBUG_BUILD,
+    POLICIES,
+    CacheManager,
+    Hit,
+    Inserted,
+    Lease,
+    PageIds,
+    Restored,
+    Stats,
+    __version__,
+)
+from cpkv.errors import (
+    ConfigError,
+    CpkvError,
+    InputError,
+    InputTypeError,
+    IntegrityError,
+    LeaseError,
+    PageError,
+    TraceError,
+    UsageError,
+)
+from cpkv.types import Int64s, Namespace
+
+__all__ = [
+    "POLICIES",
+    "CacheManager",
+    "ConfigError",
+    "CpkvError",
+    "Hit",
+    "InputError",
+    "InputTypeError",
+    "Inserted",
+    "Int64s",
+    "IntegrityError",
+    "Lease",
+    "LeaseError",
+    "Namespace",
+    "PageError",
+    "PageIds",
+    "Restored",
+    "Stats",
+    "TraceError",
+    "UsageError",
+    "__version__",
+]
+
+if IS_DEBUG_BUILD:
+    warnings.warn("cpkv is a debug build: many times slower than a release build", RuntimeWarning, stacklevel=2)

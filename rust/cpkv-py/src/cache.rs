@@ -1,0 +1,351 @@
+//! The cache and what its calls return.
+
+use cpkv_core::{CacheConfig, Error, KeyKind, PageId, Placement, Policy, PoolOwner};
+use pyo3::prelude::*;
+
+use crate::core::SharedCore;
+use crate::errors;
+use crate::integers::Integers;
+use crate::lease::Lease;
+use crate::page_ids::PageIds;
+use crate::stats::Stats;
+use crate::whole::Whole;
+use crate::{LONG_CALL_PAGES, LONG_CALL_TOKENS, namespace};
+
+#[pyclass(frozen, module = "cpkv")]
+pub(crate) struct CacheManager {
+    pub(crate) core: SharedCore,
+    config: CacheConfig,
+}
+
+/// What a match found.
+#[pyclass(frozen, module = "cpkv")]
+pub(crate) struct Hit {
+    cache: Py<CacheManager>,
+    found: cpkv_core::Hit,
+    page_tokens: usize,
+}
+
+/// What became of the pages given to an insertion.
+#[pyclass(frozen, module = "cpkv")]
+pub(crate) struct Inserted(cpkv_core::Inserted);
+
+/// What became of the pages given to a restore.
+#[pyclass(frozen, module = "cpkv")]
+pub(crate) struct Restored(cpkv_core::Restored);
+
+fn page_ids(pages: &[PageId]) -> PageIds {
+    PageIds::new(pages.iter().map(|page| page.raw()))
+}
+
+/// One of the `known` values of a setting; another one is a conflict.
+fn choice<T: Copy>(name: &str, value: &str, known: &[(&str, T)], conflicts: &mut Vec<String>) -> Option<T> {
+    let found = known.iter().find(|(known, _)| *known == value).map(|(_, value)| *value);
+    if found.is_none() {
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        conflicts.push(format!("{name} is '{value}', want one of {}", names.join(", ")));
+    }
+    found
+}
+
+const KEYS: [(&str, KeyKind); 2] = [("token", KeyKind::Token), ("pair", KeyKind::Pair)];
+const OWNERS: [(&str, PoolOwner); 2] = [("owned", PoolOwner::Cpkv), ("external", PoolOwner::Engine)];
+
+/// Reads where pages are to be, either so many in a stripe or a lane for each, and calls the core.
+fn placed<T: Send>(
+    cache: &CacheManager,
+    py: Python<'_>,
+    count: Option<Whole>,
+    first_lane: Option<Whole>,
+    lanes: Option<&Bound<'_, PyAny>>,
+    call: impl FnOnce(&mut cpkv_core::CacheManager, Placement<'_>) -> cpkv_core::Result<T> + Send,
+) -> PyResult<T> {
+    let result = match (count, first_lane, lanes) {
+        (Some(count), first_lane, None) => {
+            let first_lane = first_lane.unwrap_or(Whole(0)).lane(py, "first_lane")?;
+            let count = count.count(py, "count")?;
+            let is_long = count as usize >= LONG_CALL_PAGES;
+            cache.core.call(py, is_long, |core| call(core, Placement::Stripe(count, first_lane)))
+        }
+        (None, None, Some(lanes)) => {
+            let lanes = Integers::read(lanes, "lanes")?;
+            let lanes = lanes.as_slice();
+            cache.core.call(py, lanes.len() >= LONG_CALL_PAGES, |core| call(core, Placement::Each(lanes)))
+        }
+        _ => return Err(errors::input(py, "want either count and first_lane, or lanes".to_owned())),
+    };
+    result?.map_err(|error| errors::from_core(py, &error))
+}
+
+#[pymethods]
+impl CacheManager {
+    #[new]
+    #[pyo3(
+        signature = (
+            *, device_pages, page_size = Whole(64), key = "token", lanes = Whole(1), device_pool = "owned",
+            host_slots = None, segment_pages = Whole(32), policy = "lru",
+        ),
+        text_signature = "(*, device_pages, page_size=64, key='token', lanes=1, device_pool='owned', \
+            host_slots=None, segment_pages=32, policy='lru')",
+    )]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments, one for each setting")]
+    fn new(
+        py: Python<'_>,
+        device_pages: Whole,
+        page_size: Whole,
+        key: &str,
+        lanes: Whole,
+        device_pool: &str,
+        host_slots: Option<Whole>,
+        segment_pages: Whole,
+        policy: &str,
+    ) -> PyResult<Self> {
+        let mut conflicts = Vec::new();
+        let config = CacheConfig {
+            page_tokens: page_size.0,
+            key: choice("key", key, &KEYS, &mut conflicts).unwrap_or(KeyKind::Token),
+            lanes: lanes.0,
+            device_pages: device_pages.0,
+            owner: choice("device_pool", device_pool, &OWNERS, &mut conflicts).unwrap_or(PoolOwner::Cpkv),
+            host_slots: host_slots.map(|slots| slots.0),
+            segment_pages: segment_pages.0,
+            policy: choice("policy", policy, &Policy::ALL, &mut conflicts).unwrap_or_default(),
+        };
+        match cpkv_core::CacheManager::new(&config) {
+            Ok(core) if conflicts.is_empty() => Ok(Self { core: SharedCore::new(core), config }),
+            Ok(_) => Err(errors::from_core(py, &Error::Config { conflicts })),
+            Err(Error::Config { conflicts: more }) => {
+                conflicts.extend(more);
+                Err(errors::from_core(py, &Error::Config { conflicts }))
+            }
+            Err(error) => Err(errors::from_core(py, &error)),
+        }
+    }
+
+    #[getter]
+    fn page_size(&self) -> i64 {
+        self.config.page_tokens
+    }
+
+    #[getter]
+    fn lanes(&self) -> i64 {
+        self.config.lanes
+    }
+
+    #[getter]
+    fn device_pages(&self) -> i64 {
+        self.config.device_pages
+    }
+
+    #[getter]
+    fn host_slots(&self, py: Python<'_>) -> PyResult<u32> {
+        self.core.call(py, false, |core| core.stats().host_capacity_slots)
+    }
+
+    #[pyo3(signature = (token_ids, *, namespace = None, limit = None))]
+    fn r#match(
+        slf: &Bound<'_, Self>,
+        token_ids: &Bound<'_, PyAny>,
+        namespace: Option<&Bound<'_, PyAny>>,
+        limit: Option<Whole>,
+    ) -> PyResult<Hit> {
+        let py = slf.py();
+        let tokens = Integers::read(token_ids, "token_ids")?;
+        let namespace = namespace::read(namespace)?;
+        let limit = limit.map(|limit| limit.tokens(py, "limit")).transpose()?;
+        let tokens = tokens.as_slice();
+        let (found, page_tokens) = slf.get().core.call(py, tokens.len() >= LONG_CALL_TOKENS, |core| {
+            (core.match_prefix(tokens, &namespace, limit), core.shape().page_tokens())
+        })?;
+        Ok(Hit { cache: slf.clone().unbind(), found, page_tokens })
+    }
+
+    #[pyo3(signature = (hit, *, priority = Whole(0)), text_signature = "($self, hit, *, priority=0)")]
+    fn lock(slf: &Bound<'_, Self>, hit: &Hit, priority: Whole) -> PyResult<Lease> {
+        let py = slf.py();
+        let priority = priority.priority(py, "priority")?;
+        if !hit.cache.is(slf) {
+            return Err(errors::lease(py, "the hit comes from another cache"));
+        }
+        let lease = slf.get().core.call(py, false, |core| core.lock(&hit.found, priority))?;
+        Ok(Lease::new(slf.clone().unbind(), hit.page_tokens, lease))
+    }
+
+    #[pyo3(signature = (count = None, first_lane = None, *, lanes = None))]
+    fn allocate(
+        &self,
+        py: Python<'_>,
+        count: Option<Whole>,
+        first_lane: Option<Whole>,
+        lanes: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<PageIds>> {
+        let allocated = placed(self, py, count, first_lane, lanes, cpkv_core::CacheManager::allocate)?;
+        Ok(allocated.as_deref().map(page_ids))
+    }
+
+    fn free(&self, py: Python<'_>, device_pages: &Bound<'_, PyAny>) -> PyResult<()> {
+        let device_pages = Integers::read(device_pages, "device_pages")?;
+        let device_pages = device_pages.as_slice();
+        let freed = self.core.call(py, device_pages.len() >= LONG_CALL_PAGES, |core| core.free(device_pages))?;
+        freed.map_err(|error| errors::from_core(py, &error))
+    }
+
+    #[pyo3(signature = (lane = Whole(0)), text_signature = "($self, lane=0)")]
+    fn free_pages(&self, py: Python<'_>, lane: Whole) -> PyResult<u32> {
+        let lane = lane.lane(py, "lane")?;
+        let free = self.core.call(py, false, |core| core.free_pages(lane))?;
+        free.map_err(|error| errors::from_core(py, &error))
+    }
+
+    #[pyo3(signature = (lane = Whole(0)), text_signature = "($self, lane=0)")]
+    fn evictable_pages(&self, py: Python<'_>, lane: Whole) -> PyResult<u32> {
+        let lane = lane.lane(py, "lane")?;
+        let evictable = self.core.call(py, false, |core| core.evictable_pages(lane))?;
+        evictable.map_err(|error| errors::from_core(py, &error))
+    }
+
+    fn evict(&self, py: Python<'_>, lane: Whole, count: Whole) -> PyResult<PageIds> {
+        let (lane, count) = (lane.lane(py, "lane")?, count.count(py, "count")?);
+        let evicted = self.core.call(py, count as usize >= LONG_CALL_PAGES, |core| core.evict(lane, count))?;
+        Ok(page_ids(&evicted.map_err(|error| errors::from_core(py, &error))?))
+    }
+
+    #[pyo3(signature = (count = None, first_lane = None, *, lanes = None))]
+    fn evict_for(
+        &self,
+        py: Python<'_>,
+        count: Option<Whole>,
+        first_lane: Option<Whole>,
+        lanes: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<usize>> {
+        let evicted = placed(self, py, count, first_lane, lanes, cpkv_core::CacheManager::evict_for)?;
+        Ok(evicted.map(|pages| pages.len()))
+    }
+
+    fn restore(slf: &Bound<'_, Self>, lease: &Lease, device_pages: &Bound<'_, PyAny>) -> PyResult<Restored> {
+        let py = slf.py();
+        check_cache(slf, lease)?;
+        let device_pages = Integers::read(device_pages, "device_pages")?;
+        let device_pages = device_pages.as_slice();
+        let is_long = device_pages.len() >= LONG_CALL_PAGES;
+        let restored = slf.get().core.call_with(py, lease, is_long, |core, held| core.restore(held, device_pages))?;
+        restored.map(Restored).map_err(|error| errors::from_core(py, &error))
+    }
+
+    #[pyo3(signature = (token_ids, device_pages, lease = None, *, namespace = None))]
+    fn insert(
+        slf: &Bound<'_, Self>,
+        token_ids: &Bound<'_, PyAny>,
+        device_pages: &Bound<'_, PyAny>,
+        lease: Option<&Lease>,
+        namespace: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Inserted> {
+        let (py, core) = (slf.py(), &slf.get().core);
+        let tokens = Integers::read(token_ids, "token_ids")?;
+        let device_pages = Integers::read(device_pages, "device_pages")?;
+        let (tokens, device_pages) = (tokens.as_slice(), device_pages.as_slice());
+        let is_long = tokens.len() >= LONG_CALL_TOKENS;
+        let inserted = if let Some(lease) = lease {
+            check_cache(slf, lease)?;
+            if namespace.is_some() {
+                let message = "namespace: the lease has one already, give it without a lease only".to_owned();
+                return Err(errors::input(py, message));
+            }
+            core.call_with(py, lease, is_long, |core, held| core.insert(tokens, device_pages, held))?
+        } else {
+            let namespace = namespace::read(namespace)?;
+            core.call(py, is_long, |core| core.insert_unleased(tokens, device_pages, &namespace))?
+        };
+        inserted.map(Inserted).map_err(|error| errors::from_core(py, &error))
+    }
+
+    fn stats(&self, py: Python<'_>) -> PyResult<Stats> {
+        self.core.call(py, false, |core| core.stats().into())
+    }
+
+    fn digest(&self, py: Python<'_>) -> PyResult<u64> {
+        self.core.call(py, true, |core| core.digest())
+    }
+
+    fn check_integrity(&self, py: Python<'_>) -> PyResult<()> {
+        let checked = self.core.call(py, true, |core| core.check_integrity())?;
+        checked.map_err(|error| errors::from_core(py, &error))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let stats = self.core.call(py, false, |core| core.stats())?;
+        Ok(format!(
+            "CacheManager(page_size={}, device_pages={}/{}, host_slots={}/{})",
+            self.config.page_tokens,
+            stats.device_cached_pages,
+            stats.device_capacity_pages,
+            stats.host_cached_slots,
+            stats.host_capacity_slots
+        ))
+    }
+}
+
+fn check_cache(cache: &Bound<'_, CacheManager>, lease: &Lease) -> PyResult<()> {
+    if lease.cache.is(cache) { Ok(()) } else { Err(errors::lease(cache.py(), "the lease comes from another cache")) }
+}
+
+#[pymethods]
+impl Hit {
+    #[getter]
+    fn tokens(&self) -> usize {
+        self.found.pages().index() * self.page_tokens
+    }
+
+    #[getter]
+    fn pages(&self) -> u32 {
+        self.found.pages().0
+    }
+
+    #[getter]
+    fn device_pages(&self) -> u32 {
+        self.found.device_pages().0
+    }
+
+    #[getter]
+    fn host_pages(&self) -> u32 {
+        self.found.host_pages().0
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Hit(device_pages={}, host_pages={})", self.device_pages(), self.host_pages())
+    }
+}
+
+#[pymethods]
+impl Inserted {
+    #[getter]
+    fn duplicates(&self) -> PageIds {
+        page_ids(&self.0.duplicates)
+    }
+
+    #[getter]
+    fn new_pages(&self) -> u32 {
+        self.0.new_pages.0
+    }
+
+    #[getter]
+    fn host_pages(&self) -> u32 {
+        self.0.host_pages.0
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Inserted(new_pages={}, duplicates={})", self.new_pages(), self.0.duplicates.len())
+    }
+}
+
+#[pymethods]
+impl Restored {
+    #[getter]
+    fn duplicates(&self) -> PageIds {
+        page_ids(&self.0.duplicates)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Restored(duplicates={})", self.0.duplicates.len())
+    }
+}

@@ -1,0 +1,130 @@
+//! Leases: what a request holds, released once.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cpkv_core::Pages;
+use pyo3::exceptions::PyResourceWarning;
+use pyo3::prelude::*;
+
+use crate::cache::CacheManager;
+use crate::core::SharedCore;
+use crate::errors;
+use crate::page_ids::PageIds;
+use crate::whole::Whole;
+
+#[pyclass(frozen, module = "cpkv")]
+pub(crate) struct Lease {
+    pub(crate) cache: Py<CacheManager>,
+    page_tokens: usize,
+    /// `None` once released.
+    held: Mutex<Option<cpkv_core::Lease>>,
+}
+
+impl Lease {
+    pub(crate) fn new(cache: Py<CacheManager>, page_tokens: usize, lease: cpkv_core::Lease) -> Self {
+        Self { cache, page_tokens, held: Mutex::new(Some(lease)) }
+    }
+
+    /// Locks the lease; to be done before its cache is locked. A panic while it is locked has
+    /// poisoned the cache, which is what counts.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<cpkv_core::Lease>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read<T>(&self, py: Python<'_>, read: impl FnOnce(&cpkv_core::Lease) -> T) -> PyResult<T> {
+        self.lock().as_ref().map(read).ok_or_else(|| released(py))
+    }
+
+    fn core(&self) -> &SharedCore {
+        &self.cache.get().core
+    }
+}
+
+/// The error for a lease that is used after its release.
+pub(crate) fn released(py: Python<'_>) -> PyErr {
+    errors::lease(py, "the lease was released")
+}
+
+#[pymethods]
+impl Lease {
+    #[getter]
+    fn tokens(&self, py: Python<'_>) -> PyResult<usize> {
+        self.read(py, |lease| lease.pages().index() * self.page_tokens)
+    }
+
+    #[getter]
+    fn pages(&self, py: Python<'_>) -> PyResult<u32> {
+        self.read(py, |lease| lease.pages().0)
+    }
+
+    #[getter]
+    fn device_pages(&self, py: Python<'_>) -> PyResult<u32> {
+        self.read(py, |lease| lease.device_pages().0)
+    }
+
+    #[getter]
+    fn host_pages(&self, py: Python<'_>) -> PyResult<u32> {
+        self.read(py, |lease| lease.host_pages().0)
+    }
+
+    #[getter]
+    fn released(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    #[pyo3(signature = (first_page = Whole(0)), text_signature = "($self, first_page=0)")]
+    fn page_ids(&self, py: Python<'_>, first_page: Whole) -> PyResult<PageIds> {
+        let first_page = Pages(first_page.count(py, "first_page")?);
+        let pages =
+            self.read(py, |lease| self.core().call(py, false, |core| core.leased_pages(lease, first_page)))??;
+        Ok(PageIds::new(pages.iter().map(|page| page.raw())))
+    }
+
+    fn host_slots(&self, py: Python<'_>) -> PyResult<PageIds> {
+        let slots = self.read(py, |lease| self.core().call(py, false, |core| core.leased_slots(lease)))??;
+        Ok(PageIds::new(slots.iter().map(|slot| slot.raw())))
+    }
+
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        let lease = self.lock().take().ok_or_else(|| released(py))?;
+        self.core().call(py, false, |core| core.release(lease))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        if slf.get().released() { Err(released(slf.py())) } else { Ok(slf) }
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.released() { Ok(()) } else { self.release(py) }
+    }
+
+    fn __repr__(&self) -> String {
+        match &*self.lock() {
+            Some(lease) => format!("Lease(device_pages={}, host_pages={})", lease.device_pages(), lease.host_pages()),
+            None => "Lease(released)".to_owned(),
+        }
+    }
+}
+
+impl Drop for Lease {
+    /// A lease that was forgotten is released all the same, and warned about.
+    fn drop(&mut self) {
+        let Some(lease) = self.lock().take() else { return };
+        let pages = lease.pages();
+        // A cache that is broken has said so already.
+        let _ = self.core().run(|core| core.release(lease));
+        Python::attach(|py| {
+            // The object may die while an exception is on its way; warning must not swallow it.
+            let pending = PyErr::take(py);
+            let message = format!("a lease of {pages} pages was dropped without release()");
+            let message = std::ffi::CString::new(message).unwrap_or_default();
+            if let Err(error) = PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &message, 1) {
+                error.write_unraisable(py, None);
+            }
+            if let Some(pending) = pending {
+                pending.restore(py);
+            }
+        });
+    }
+}

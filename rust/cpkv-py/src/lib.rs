@@ -1,0 +1,49 @@
+//! `cpkv._core`: converts between Python and `cpkv-core`, and nothing else.
+//!
+//! One file per topic. Classes are frozen; a method reads its arguments, calls one function of the
+//! core and converts what comes back.
+//!
+//! Lock order: a lease, then its cache. Never the other way round, and never Python while a lock
+//! is held: long calls run detached from the interpreter and drop their locks before they attach
+//! again, so that a thread waiting for a lock with the interpreter held cannot stop its holder.
+
+mod cache;
+mod core;
+mod errors;
+mod integers;
+mod lease;
+mod namespace;
+mod page_ids;
+mod stats;
+mod whole;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _core {
+    use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
+
+    #[pymodule_export]
+    use crate::cache::{CacheManager, Hit, Inserted, Restored};
+    #[pymodule_export]
+    use crate::lease::Lease;
+    #[pymodule_export]
+    use crate::page_ids::PageIds;
+    #[pymodule_export]
+    use crate::stats::Stats;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::errors::register(module)?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("POLICIES", PyTuple::new(module.py(), cpkv_core::Policy::ALL.map(|(name, _)| name))?)?;
+        module.add("MOST_LANES", cpkv_core::MOST_LANES)?;
+        module.add("IS_DEBUG_BUILD", cfg!(debug_assertions))
+    }
+}
+
+/// Tokens or pages from which on a call is long enough to let other Python threads run meanwhile:
+/// it takes some ten times as long as detaching and attaching again.
+const LONG_CALL_TOKENS: usize = 32_768;
+const LONG_CALL_PAGES: usize = 4_096;

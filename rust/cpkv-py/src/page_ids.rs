@@ -1,0 +1,119 @@
+//! Page and slot ids on their way out of the core: an immutable array of `int64`.
+//!
+//! numpy, torch, `array` and `memoryview` take it through the buffer protocol without a copy; a
+//! slice of it shares its memory. A `memoryview` itself would do, but takes half a microsecond to
+//! make, as long as an allocation of pages.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyBufferError, PyIndexError};
+use pyo3::prelude::*;
+use pyo3::types::{PyIterator, PyList, PySlice};
+use pyo3::{IntoPyObjectExt, ffi};
+
+use crate::whole::Whole;
+
+#[pyclass(frozen, sequence, module = "cpkv")]
+pub(crate) struct PageIds {
+    ids: Arc<[i64]>,
+    start: usize,
+    /// Length and distance in the form that the buffer protocol points to.
+    shape: [isize; 1],
+    strides: [isize; 1],
+}
+
+impl PageIds {
+    pub(crate) fn new(ids: impl ExactSizeIterator<Item = u32>) -> Self {
+        let ids: Arc<[i64]> = ids.map(i64::from).collect();
+        let length = ids.len();
+        Self::part_of(ids, 0, length)
+    }
+
+    fn part_of(ids: Arc<[i64]>, start: usize, length: usize) -> Self {
+        let signed = |count: usize| isize::try_from(count).expect("no longer than memory");
+        Self { ids, start, shape: [signed(length)], strides: [signed(size_of::<i64>())] }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[i64] {
+        &self.ids[self.start..self.start + self.shape[0].unsigned_abs()]
+    }
+}
+
+#[pymethods]
+impl PageIds {
+    fn __len__(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let ids = self.as_slice();
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let part = slice.indices(self.shape[0])?;
+            let (start, length) = (part.start.unsigned_abs(), part.slicelength);
+            if part.step == 1 {
+                return Self::part_of(Arc::clone(&self.ids), self.start + start, length).into_bound_py_any(py);
+            }
+            let place = |offset: usize| part.start.wrapping_add(part.step.wrapping_mul(offset.cast_signed()));
+            let picked: Arc<[i64]> = (0..length).map(|offset| ids[place(offset).unsigned_abs()]).collect();
+            return Self::part_of(picked, 0, length).into_bound_py_any(py);
+        }
+        let number: Whole = index.extract()?;
+        let length = ids.len();
+        let place = usize::try_from(number.0).ok();
+        // Negative ones count from the end.
+        let place = place.or_else(|| length.checked_sub(usize::try_from(number.0.unsigned_abs()).ok()?));
+        let id = place.and_then(|place| ids.get(place));
+        let id = id.ok_or_else(|| PyIndexError::new_err(format!("index {index} of {length} page ids")))?;
+        id.into_bound_py_any(py)
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.tolist(py)?.try_iter()
+    }
+
+    fn __contains__(&self, id: &Bound<'_, PyAny>) -> bool {
+        id.extract().is_ok_and(|id: i64| self.as_slice().contains(&id))
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+
+    fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, self.as_slice())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("PageIds({:?})", self.as_slice())
+    }
+
+    #[expect(unsafe_code, reason = "the buffer protocol is a C struct that is filled in")]
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
+            // SAFETY: the interpreter passes a valid `view`, and expects this of a refusal.
+            unsafe { (*view).obj = std::ptr::null_mut() };
+            return Err(PyBufferError::new_err("page ids are read-only"));
+        }
+        let ids = slf.get();
+        let asks_for = |flag| flags & flag == flag;
+        // SAFETY: the interpreter passes a valid `view`. What it is made to point to belongs to
+        // `slf`, which is frozen, does not move, and is kept alive by the reference in `obj` until
+        // the view is released. Nothing writes through a read-only view.
+        unsafe {
+            (*view).buf = ids.as_slice().as_ptr().cast_mut().cast();
+            (*view).len = ids.shape[0] * ids.strides[0];
+            (*view).itemsize = ids.strides[0];
+            (*view).readonly = 1;
+            (*view).ndim = 1;
+            (*view).format = if asks_for(ffi::PyBUF_FORMAT) { c"q".as_ptr().cast_mut() } else { std::ptr::null_mut() };
+            (*view).shape = if asks_for(ffi::PyBUF_ND) { ids.shape.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+            (*view).strides =
+                if asks_for(ffi::PyBUF_STRIDES) { ids.strides.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+            (*view).suboffsets = std::ptr::null_mut();
+            (*view).internal = std::ptr::null_mut();
+            (*view).obj = slf.into_ptr();
+        }
+        Ok(())
+    }
+}
