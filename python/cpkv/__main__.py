@@ -1,0 +1,7 @@
+"""`python -m cpkv`: the command line."""
+
+import sys
+
+from cpkv.cli import main
+
+sys.exit(main())

@@ -1,0 +1,5 @@
+"""The command line: `cpkv`."""
+
+from cpkv.cli.entry import main
+
+__all__ = ["main"]
