@@ -1,0 +1,52 @@
+"""What the documents show is what happens."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(document, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [document for document in DOCUMENTS if blocks(document, "python")],
+    ids=lambda document: document.name,
+)
+def test_the_examples_run(document):
+    """All of a document's examples, one after another in one program."""
+    code = "\n".join(blocks(document, "python"))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def same_everywhere(text):
+    """The lines without times, and without the size of hash tables, whose seed is drawn per cache."""
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith(("us per request", "peak metadata"))]
+
+
+def test_the_demo_in_the_readme_is_what_the_demo_prints():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"<!-- demo -->\n```\n(.*?)```", readme, re.DOTALL).group(1)
+    recipe = re.search(r"^demo: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    commands = [line.strip().split()[1:] for line in recipe.group(1).splitlines()]
+    printed = "".join(
+        subprocess.check_output([sys.executable, "-m", "cpkv", *arguments], text=True) for arguments in commands
+    )
+    assert same_everywhere(shown) == same_everywhere(printed)
+
+
+def test_links_between_documents_lead_somewhere():
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text(encoding="utf-8")):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"

@@ -1,0 +1,83 @@
+"""The shape of the package: what imports what, and what may be told apart."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cpkv
+
+PACKAGE = Path(cpkv.__file__).parent
+
+ALLOWED = {
+    "_core": {"types"},
+    "types": set(),
+    "errors": {"_core"},
+    "": {"_core", "errors", "types"},
+    "replay": {"_core", "errors", "types"},
+    "cli": {"_core", "errors", "types", "replay"},
+    "__main__": {"cli"},
+}
+"""Each part of the package, and the parts that it may import besides its own."""
+
+
+def part_of(module):
+    """`cpkv.replay.trace` is in part `replay`; `cpkv` itself in the empty one."""
+    return module.removeprefix("cpkv").removeprefix(".").split(".")[0]
+
+
+def imported_modules(file):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            yield node.module
+
+
+def source_files():
+    return sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")])
+
+
+@pytest.mark.parametrize("file", source_files(), ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_point_downwards(file):
+    parts = [part for part in file.relative_to(PACKAGE).with_suffix("").parts if part != "__init__"]
+    part = parts[0] if parts else ""
+    for module in imported_modules(file):
+        if module == "cpkv" or module.startswith("cpkv."):
+            assert part_of(module) in ALLOWED[part] | {part}, f"{part or 'cpkv'} imports {module}"
+
+
+def test_import_needs_little():
+    """`import cpkv` brings in neither the command line's packages nor anything heavy."""
+    code = "import sys, cpkv; print(sorted({name.split('.')[0] for name in sys.modules}))"
+    modules = ast.literal_eval(subprocess.check_output([sys.executable, "-c", code], text=True))
+    assert {"typer", "rich", "torch", "matplotlib"}.isdisjoint(modules)
+
+
+def test_every_exception_is_a_cpkv_error_and_a_builtin():
+    builtins = {
+        cpkv.ConfigError: ValueError,
+        cpkv.InputError: ValueError,
+        cpkv.InputTypeError: TypeError,
+        cpkv.PageError: ValueError,
+        cpkv.LeaseError: RuntimeError,
+        cpkv.UsageError: RuntimeError,
+        cpkv.IntegrityError: RuntimeError,
+        cpkv.TraceError: ValueError,
+    }
+    errors = {value for value in vars(cpkv).values() if isinstance(value, type) and issubclass(value, Exception)}
+    assert errors == {cpkv.CpkvError, *builtins}
+    for error, builtin in builtins.items():
+        assert issubclass(error, cpkv.CpkvError)
+        assert issubclass(error, builtin)
+        assert error.__doc__
+
+
+def test_the_public_names_exist():
+    assert sorted(cpkv.__all__) == sorted(set(cpkv.__all__))
+    for name in cpkv.__all__:
+        assert hasattr(cpkv, name), name
+    assert (PACKAGE / "py.typed").is_file()
