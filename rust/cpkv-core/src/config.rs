@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::eviction::Policy;
 use crate::ids::{Lanes, PageId, SlotId};
 use crate::key::{KeyKind, KeyShape};
+use crate::operations::Deadlines;
 
 /// Who allocates and frees device pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +13,28 @@ pub enum PoolOwner {
     Cpkv,
     /// The engine: cpkv is told page ids and says which to free.
     Engine,
+}
+
+/// How host copies come to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Copies {
+    /// They count as made the moment they are decided, and no bytes move: for planning capacity.
+    #[default]
+    Assumed,
+    /// An engine makes them. Nobody sees one before every byte of it has landed on every rank.
+    Tracked,
+}
+
+/// When pages get a host copy, if copies are tracked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WritePolicy {
+    /// During the forward that computes them.
+    #[default]
+    Through,
+    /// Late, when the given number of requests has used them, the one that computed them included.
+    Selective(u32),
+    /// Late, before the device evicts them.
+    Back,
 }
 
 /// More lanes than any host has ranks.
@@ -36,6 +59,22 @@ pub struct CacheConfig {
     pub segment_pages: i64,
     /// Which pages are given up first, in both tiers.
     pub policy: Policy,
+    /// How host copies come to be.
+    pub copies: Copies,
+    /// When pages get a host copy, if copies are tracked.
+    pub write: WritePolicy,
+    /// In each lane, so many of the device pages that would be evicted next are kept with a host copy
+    /// by late ones, if copies are tracked.
+    pub clean_pages: i64,
+    /// Note what becomes usable and what goes, for [`crate::CacheManager::take_events`].
+    pub events: bool,
+    /// The lane whose pages this rank copies; `None` for all. The only setting in which ranks differ.
+    pub own_lane: Option<u32>,
+    /// There is a draft model, whose state is part of every page.
+    pub has_draft: bool,
+    /// Nanoseconds after which a copy that has not landed has failed. As long again, and it is
+    /// stuck.
+    pub copy_deadline_ns: i64,
 }
 
 /// Settings that do not contradict each other.
@@ -46,6 +85,7 @@ pub(crate) struct Geometry {
     pub(crate) device_pages_per_lane: u32,
     pub(crate) host_slots_per_lane: Option<u32>,
     pub(crate) segment_pages: u32,
+    pub(crate) deadlines: Deadlines,
 }
 
 impl CacheConfig {
@@ -66,16 +106,53 @@ impl CacheConfig {
             let slots = conflicts.per_lane("host_slots", slots, lanes)?;
             conflicts.whole_segments(slots, segment_pages?)
         });
+        self.check_writes(&mut conflicts);
+        if let (Some(own_lane), Some(lanes)) = (self.own_lane, lanes)
+            && own_lane >= lanes
+        {
+            conflicts.0.push(format!("own_lane is {own_lane}, want 0 to {}", lanes - 1));
+        }
+        if self.copy_deadline_ns <= 0 {
+            conflicts.0.push(format!("copy_deadline_ns is {}, want more than 0", self.copy_deadline_ns));
+        }
         if let (Some(page_tokens), Some(lanes), Some(device_pages_per_lane), Some(segment_pages), true) =
             (page_tokens, lanes, device_pages_per_lane, segment_pages, conflicts.0.is_empty())
         {
             let shape = KeyShape::new(self.key, page_tokens);
             if let (Some(shape), Some(lanes)) = (shape, Lanes::new(lanes)) {
                 let host_slots_per_lane = host_slots_per_lane.flatten();
-                return Ok(Geometry { shape, lanes, device_pages_per_lane, host_slots_per_lane, segment_pages });
+                let deadline_ns = self.copy_deadline_ns.unsigned_abs();
+                let deadlines = Deadlines { landing_ns: deadline_ns, draining_ns: deadline_ns };
+                return Ok(Geometry {
+                    shape,
+                    lanes,
+                    device_pages_per_lane,
+                    host_slots_per_lane,
+                    segment_pages,
+                    deadlines,
+                });
             }
         }
         Err(Error::Config { conflicts: conflicts.0 })
+    }
+}
+
+impl CacheConfig {
+    fn check_writes(&self, conflicts: &mut Conflicts) {
+        if self.clean_pages < 0 || self.clean_pages > i64::from(u32::MAX) {
+            conflicts.0.push(format!("clean_pages is {}, want 0 to {}", self.clean_pages, u32::MAX));
+        }
+        if self.copies == Copies::Assumed && (self.write != WritePolicy::Through || self.clean_pages != 0) {
+            conflicts
+                .0
+                .push("copies are assumed, want tracked ones for another write policy or clean_pages".to_owned());
+        }
+        if self.write == WritePolicy::Back && self.clean_pages == 0 {
+            conflicts.0.push("clean_pages is 0, want 1 or more with write policy back".to_owned());
+        }
+        if self.write == WritePolicy::Selective(0) {
+            conflicts.0.push("write_uses is 0, want 1 or more".to_owned());
+        }
     }
 }
 
@@ -123,6 +200,13 @@ impl Default for CacheConfig {
             host_slots: None,
             segment_pages: 32,
             policy: Policy::Lru,
+            copies: Copies::Assumed,
+            write: WritePolicy::Through,
+            clean_pages: 0,
+            events: false,
+            own_lane: None,
+            has_draft: false,
+            copy_deadline_ns: 300_000_000_000,
         }
     }
 }

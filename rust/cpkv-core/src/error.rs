@@ -2,6 +2,8 @@
 //!
 //! A refused call leaves the cache as it was. Running out of room is not in here: it is a result.
 
+use crate::agreement::{LogError, OperationId};
+
 /// A refused call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -58,6 +60,24 @@ pub enum Error {
         /// Where in the argument it stands.
         index: usize,
     },
+    /// An unfinished copy reads the page.
+    #[error("page id {page} at index {index} is read by an unfinished copy: it comes free with a later tick")]
+    PageHeld {
+        /// The id.
+        page: u32,
+        /// Where in the argument it stands.
+        index: usize,
+    },
+    /// Slots were reserved for the page by a transaction that the insertion was not given.
+    #[error("page id {page} at index {index} is to be inserted with its transaction {operation}")]
+    TransactionLeftOut {
+        /// The id.
+        page: u32,
+        /// Where in the argument it stands.
+        index: usize,
+        /// The transaction.
+        operation: OperationId,
+    },
     /// A host page can only be loaded into a device page of the lane that holds it.
     #[error("page id {page} at index {index} is in lane {lane}, its host slot in lane {slot_lane}")]
     LaneMismatch {
@@ -89,6 +109,71 @@ pub enum Error {
     ExternalPool {
         /// The call.
         call: &'static str,
+    },
+    /// The call is for copies that an engine makes, and those of this cache are assumed.
+    #[error("{call} is for copies that are tracked; those of this cache are assumed")]
+    AssumedCopies {
+        /// The call.
+        call: &'static str,
+    },
+    /// No operation is open under that name.
+    #[error("operation {operation} is not open")]
+    NoSuchOperation {
+        /// The name.
+        operation: OperationId,
+    },
+    /// The transaction was bound by an earlier insertion.
+    #[error("operation {operation} was bound by an earlier insertion")]
+    AlreadyBound {
+        /// Its name.
+        operation: OperationId,
+    },
+    /// It was said before that everything of the operation was submitted.
+    #[error("operation {operation} takes no more copies: it was said that all were submitted")]
+    Closed {
+        /// Its name.
+        operation: OperationId,
+    },
+    /// A sequence number has to be 1 or more.
+    #[error("sequence is 0 for a copy of operation {operation}, want 1 or more")]
+    NoSequence {
+        /// Its name.
+        operation: OperationId,
+    },
+    /// The pages inserted are not those that slots were reserved for.
+    #[error("page id {page} at index {index} is not that of transaction {operation}, which copies page {wanted}")]
+    OtherPage {
+        /// The id.
+        page: u32,
+        /// Where in the argument it stands.
+        index: usize,
+        /// The transaction.
+        operation: OperationId,
+        /// The page that was reserved for.
+        wanted: u32,
+    },
+    /// An earlier tick could not agree with the other ranks.
+    #[error("the ranks have not agreed in an earlier tick: {reason}")]
+    AgreementLost {
+        /// What happened then.
+        reason: String,
+    },
+    /// A tick was left out, or came twice.
+    #[error("tick {step} is out of order, want {wanted}")]
+    WrongStep {
+        /// The number given.
+        step: u64,
+        /// The number wanted.
+        wanted: u64,
+    },
+    /// The ranks could not agree: one of them is dead, silent or has left, or the log is not right.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// What a reduction has returned cannot be the minimum over all ranks.
+    #[error("the reduced votes are not the minimum of the {numbers} numbers of each rank")]
+    NotReduced {
+        /// How many numbers there are.
+        numbers: usize,
     },
     /// `check_integrity` found the state inconsistent; this is a bug in cpkv.
     #[error("integrity: {}", .problems.join("; "))]

@@ -64,6 +64,11 @@ compact_id! {
 }
 
 compact_id! {
+    /// A place in the table of operations; meaningful only while the operation is open.
+    pub(crate) OperationIndex
+}
+
+compact_id! {
     /// A place in an eviction heap.
     pub(crate) HeapPosition
 }

@@ -33,6 +33,28 @@ pub struct Counters {
     pub host_evicted_pages: u64,
     /// Pages that left the cache with their device copy, since the host could not take them.
     pub lost_pages: u64,
+    /// Pages for which slots were reserved before their forward.
+    pub reserved_pages: u64,
+    /// Pages for which slots were reserved when they were in the tree already.
+    pub late_reserved_pages: u64,
+    /// Backups that became visible.
+    pub committed_operations: u64,
+    /// Their pages.
+    pub committed_pages: u64,
+    /// Backups that were rolled back.
+    pub rolled_back_operations: u64,
+    /// Their pages.
+    pub rolled_back_pages: u64,
+    /// Pages for which slots were reserved and which the insertion did not bring.
+    pub insert_missed_pages: u64,
+    /// Backups that were rolled back although other requests rely on them, and are made up for.
+    pub donors_lost: u64,
+    /// Backups with a copy that is not known to end.
+    pub quarantined_operations: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Events that were dropped because nobody took them.
+    pub dropped_events: u64,
 }
 
 /// A cache at one moment.
@@ -46,12 +68,20 @@ pub struct Stats {
     pub device_cached_pages: u32,
     /// Device pages that nobody uses; 0 if the engine owns the pool.
     pub device_free_pages: u32,
+    /// Device pages that nobody has any more, and that an unfinished copy reads.
+    pub device_fenced_pages: u32,
     /// Device pages that could be evicted now.
     pub device_evictable_pages: u32,
     /// Host slots of all lanes.
     pub host_capacity_slots: u32,
     /// Host slots that hold pages of the cache.
     pub host_cached_slots: u32,
+    /// Host slots of backups that may still be committed.
+    pub host_reserved_slots: u32,
+    /// Host slots of rolled back backups whose copies have not ended.
+    pub host_draining_slots: u32,
+    /// Host slots of rolled back backups whose copies are not known to end.
+    pub host_quarantined_slots: u32,
     /// Host slots that hold pages that are on the device too.
     pub host_mirror_slots: u32,
     /// Host slots that could be freed now.
@@ -60,7 +90,9 @@ pub struct Stats {
     pub device_run_lengths: RunLengths,
     /// How long the runs of host slots were.
     pub host_run_lengths: RunLengths,
-    /// Distinct pages in the cache.
+    /// Operations that are open.
+    pub open_operations: usize,
+    /// Distinct pages in the cache, with those that are only reserved for.
     pub pages: u64,
     /// Runs of pages in the tree, roots included.
     pub nodes: usize,

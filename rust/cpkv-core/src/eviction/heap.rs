@@ -7,7 +7,8 @@
 //! and leaves go first. An entry's depth is that of its entering; a node that is cut shorter stays
 //! in front of what it hangs from.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 
 use super::EvictionKey;
 use crate::ids::{HeapPosition, Lane, Lanes, NodeIndex, Pages};
@@ -41,6 +42,22 @@ impl EvictionHeaps {
     /// The node to evict first of those whose last page is in one of the `wanted` lanes.
     pub(crate) fn first_in(&self, wanted: &LaneCounts) -> Option<(NodeIndex, EvictionKey)> {
         first_of(self.heaps.iter().filter(|heap| wanted.get(heap.lane) > 0))
+    }
+
+    /// Visits the nodes whose last page is in `lane`, the first to evict first, as long as `visit`
+    /// returns true. O(log n) for each of the visited.
+    pub(crate) fn visit_in_order(&self, lane: Lane, mut visit: impl FnMut(NodeIndex) -> bool) {
+        let entries = &self.heaps[lane.0 as usize].entries;
+        let mut next: BinaryHeap<Next> =
+            entries.first().map(|&entry| Next { entry, position: 0 }).into_iter().collect();
+        while let Some(Next { entry, position }) = next.pop() {
+            if !visit(entry.node) {
+                return;
+            }
+            let first = position * ARITY + 1;
+            let children = first..(first + ARITY).min(entries.len());
+            next.extend(children.map(|position| Next { entry: entries[position], position }));
+        }
     }
 
     /// Enters a node that is in none of the heaps.
@@ -98,13 +115,33 @@ impl EvictionHeaps {
     }
 }
 
+/// An entry that all those in front of it were visited of; the greatest is visited next.
+#[derive(PartialEq, Eq)]
+struct Next {
+    entry: Entry,
+    position: usize,
+}
+
+impl Ord for Next {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // No two entries have the same node.
+        if self.entry.goes_before(&other.entry) { Ordering::Greater } else { Ordering::Less }
+    }
+}
+
+impl PartialOrd for Next {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 fn first_of<'a>(heaps: impl Iterator<Item = &'a Heap>) -> Option<(NodeIndex, EvictionKey)> {
     let firsts = heaps.filter_map(|heap| heap.entries.first());
     let first = firsts.reduce(|left, right| if right.goes_before(left) { right } else { left })?;
     Some((first.node, first.key))
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
     key: EvictionKey,
     depth: Pages,

@@ -7,7 +7,7 @@
 //! goes first; only if no leaf ends in one does the least valuable of all lose its last page.
 
 use super::placement::Placement;
-use super::{CacheManager, DevicePages, device_ids};
+use super::{CacheManager, Copies, DevicePages, device_ids};
 use crate::error::{Error, Result};
 use crate::ids::{Lane, NodeIndex, PageId, Pages};
 use crate::slots::LaneCounts;
@@ -65,7 +65,9 @@ impl CacheManager {
 
     /// Takes the last `pages` pages of a leaf off the device.
     fn evict_tail(&mut self, leaf: NodeIndex, pages: Pages, given_up: &mut Vec<PageId>) {
-        if self.host.is_none() {
+        if self.host.is_none() || (self.copies == Copies::Tracked && !self.tiers_of(leaf).host) {
+            // What is only on the host below it could not be reached without it.
+            self.remove_below(leaf);
             self.lose_tail(leaf, pages, given_up);
             return;
         }

@@ -5,7 +5,7 @@
 //! order.
 
 use super::{CacheManager, device_ids, host_ids};
-use crate::ids::{NodeIndex, Pages, SlotId};
+use crate::ids::{NodeIndex, PageId, Pages, SlotId};
 use crate::slots::LaneCounts;
 
 impl CacheManager {
@@ -27,26 +27,32 @@ impl CacheManager {
 
     /// Gives each page of a device node a slot in its lane; there are enough.
     pub(super) fn copy_to_host(&mut self, node: NodeIndex) {
+        let pages: Vec<PageId> = self.tree.rows(node).iter().map(|row| row.page()).collect();
+        let wanted = LaneCounts::of(self.lanes, pages.iter().map(|page| page.raw()));
+        let slots = self.deal_slots(&wanted, |place| pages[place]);
+        self.gain_host(node, &slots);
+    }
+
+    /// Takes free slots, one in the lane of each page; there are enough.
+    pub(super) fn deal_slots(&mut self, wanted: &LaneCounts, page_at: impl Fn(usize) -> PageId) -> Vec<SlotId> {
         let lanes = self.lanes;
         let host = self.host.as_mut().expect("copies go to the host");
-        let rows = self.tree.rows(node);
-        let wanted = LaneCounts::of(lanes, device_ids(rows));
-        let mut slots = Vec::with_capacity(rows.len());
+        let mut slots = Vec::with_capacity(wanted.total() as usize);
         let took = host.slots.deal(
-            &wanted,
-            |place| lanes.lane_of(rows[place].page().raw()),
+            wanted,
+            |place| lanes.lane_of(page_at(place).raw()),
             |_| (),
             |slot| slots.extend(SlotId::new(slot)),
         );
-        assert!(took, "slots were freed for all rows");
-        self.gain_host(node, &slots);
+        assert!(took, "slots were freed for all pages");
+        slots
     }
 
     /// Gives up host copies until `wanted` slots are free in each lane, which is possible.
     ///
     /// As with device pages, a leaf that does not end in a wanted lane loses its last page only if
     /// no leaf does.
-    fn free_slots(&mut self, wanted: &LaneCounts) {
+    pub(super) fn free_slots(&mut self, wanted: &LaneCounts) {
         while let Some(shortage) = self.shortage(wanted) {
             let host = self.host.as_ref().expect("slots are the host's");
             let mirror = host.mirrors.first_in(&shortage);
@@ -102,7 +108,7 @@ impl CacheManager {
     }
 
     /// What is missing of `wanted` in each lane; `None` if nothing is.
-    fn shortage(&self, wanted: &LaneCounts) -> Option<LaneCounts> {
+    pub(super) fn shortage(&self, wanted: &LaneCounts) -> Option<LaneCounts> {
         let host = self.host.as_ref().expect("slots are the host's");
         Some(host.slots.shortage(wanted)).filter(|shortage| !shortage.is_zero())
     }
@@ -122,7 +128,7 @@ impl CacheManager {
 
     /// Removes the last pages of a sole copy that are wanted, one at least, from the cache; true
     /// if none of it is left.
-    fn evict_sole_tail(&mut self, node: NodeIndex, mut wanted: LaneCounts) -> bool {
+    pub(super) fn evict_sole_tail(&mut self, node: NodeIndex, mut wanted: LaneCounts) -> bool {
         let pages = Pages(wanted.consume(host_ids(self.tree.rows(node)).rev()).max(1));
         let is_whole = pages == self.tree.arena[node].len();
         self.evict_sole(node, pages);

@@ -3,7 +3,8 @@
 //! First everything is looked up and checked, then everything is changed, so that a refused
 //! insertion changes nothing.
 
-use super::{CacheManager, Lease};
+use super::{CacheManager, Copies, Lease};
+use crate::agreement::OperationId;
 use crate::error::{Error, Result};
 use crate::eviction::Usage;
 use crate::ids::{NodeIndex, PageId, Pages, Tokens};
@@ -14,11 +15,12 @@ use crate::tree::Step;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Inserted {
     /// Pages given that the tree had already. They still belong to the request, which should go
-    /// over to the tree's own ([`CacheManager::leased_pages`]) and free them.
+    /// over to the tree's own ([`CacheManager::leased_pages`]) and free them. Those that an
+    /// unfinished copy reads are not among them: they come free with a later tick.
     pub duplicates: Vec<PageId>,
     /// Pages that are new in the tree.
     pub new_pages: Pages,
-    /// New pages that have a host copy.
+    /// New pages that have a host copy, or a backup that is not finished.
     pub host_pages: Pages,
 }
 
@@ -27,22 +29,63 @@ impl CacheManager {
     /// from page `lease.device_pages()` on. Afterwards the lease holds all of them.
     ///
     /// The tokens in front of that page are taken to be those of the lease; only its last page is
-    /// compared, so that the chunks of a long prompt cost no more than the prompt.
+    /// compared, so that the chunks of a long prompt cost no more than the prompt. So are those that a
+    /// transaction was reserved with.
     ///
     /// # Errors
     /// [`Error::PageCount`], [`Error::LeaseTokens`], [`Error::PageOutOfRange`],
-    /// [`Error::PageRepeated`], [`Error::PageInTree`], [`Error::PageNotAllocated`]; then nothing
-    /// has changed.
+    /// [`Error::PageRepeated`], [`Error::PageInTree`], [`Error::PageNotAllocated`],
+    /// [`Error::PageHeld`], [`Error::TransactionLeftOut`]; then nothing has changed.
     pub fn insert(&mut self, tokens: &[i64], device_pages: &[i64], lease: &mut Lease) -> Result<Inserted> {
+        self.insert_with(tokens, device_pages, lease, None)
+    }
+
+    /// Like [`Self::insert`] for pages that a transaction was reserved for, which is bound to
+    /// them: its host copy becomes visible once it has landed. What was reserved and is not
+    /// brought is given up. A transaction that was rolled back meanwhile is left alone.
+    ///
+    /// # Errors
+    /// As [`Self::insert`], and [`Error::NoSuchOperation`], [`Error::AlreadyBound`] or
+    /// [`Error::OtherPage`].
+    pub fn insert_bound(
+        &mut self,
+        tokens: &[i64],
+        device_pages: &[i64],
+        lease: &mut Lease,
+        transaction: OperationId,
+    ) -> Result<Inserted> {
+        self.check_operation(transaction)?;
+        self.insert_with(tokens, device_pages, lease, Some(transaction))
+    }
+
+    fn insert_with(
+        &mut self,
+        tokens: &[i64],
+        device_pages: &[i64],
+        lease: &mut Lease,
+        transaction: Option<OperationId>,
+    ) -> Result<Inserted> {
         let end = self.shape.pages_in(Tokens(tokens.len()));
         self.check_lease(tokens, end, lease)?;
         check_count(device_pages.len(), lease.device_pages, end)?;
-        let leased = self.nodes_from(lease.node.index, lease.device_pages);
+        let mut known = self.nodes_from(lease.node.index, lease.device_pages);
+        known.extend(self.reserved_nodes(transaction, lease, tokens, end));
         let mut steps: Vec<Step> =
-            leased.into_iter().map(|node| Step { node, pages: self.tree.arena[node].len() }).collect();
-        self.walk_down(lease.node.index, tokens, end, |step| steps.push(step));
+            known.iter().map(|&node| Step { node, pages: self.tree.arena[node].len() }).collect();
+        let deepest_known = known.last().copied().unwrap_or(lease.node.index);
+        self.walk_down(deepest_known, tokens, end, |step| {
+            steps.push(step);
+            true
+        });
         let known = self.known_pages(&steps);
         let given = self.claim_all(device_pages, &known)?;
+        let has_readers = match self.check_transaction(&given, lease.device_pages, transaction) {
+            Ok(has_readers) => has_readers,
+            Err(error) => {
+                self.unclaim_all(&given, &known);
+                return Err(error);
+            }
+        };
 
         self.clock += 1;
         let mut inserted = Inserted::default();
@@ -53,17 +96,30 @@ impl CacheManager {
             let (given, rest) = for_steps.split_at(step.pages.index());
             for_steps = rest;
             deepest = self.walk_into(step, lease);
+            let state = self.tree.arena[deepest].state;
             if self.adopt(deepest, given, &mut inserted.duplicates) {
-                self.counters.recomputed_pages += u64::from(step.pages.0);
+                if state.tiers.host {
+                    self.counters.recomputed_pages += u64::from(step.pages.0);
+                } else {
+                    inserted.new_pages += step.pages;
+                }
             }
         }
         if !for_new.is_empty() {
             deepest = self.add_below(deepest, tokens, end, for_new, lease.priority);
-            inserted.new_pages = self.tree.arena[deepest].len();
-            inserted.host_pages = self.write_through(deepest);
+            inserted.new_pages += self.tree.arena[deepest].len();
         }
-        // Duplicates were claimed to be checked; they go back to their request.
+        inserted.host_pages = match self.copies {
+            Copies::Assumed if for_new.is_empty() => Pages::ZERO,
+            Copies::Assumed => self.write_through(deepest),
+            Copies::Tracked => {
+                self.back_up_inserted(deepest, end - inserted.new_pages, &given, transaction, has_readers)
+            }
+        };
+        // Duplicates were claimed to be checked; they go back to their request, except what is
+        // still read.
         self.unclaim(&inserted.duplicates);
+        self.fence_held(&mut inserted.duplicates);
         lease.node = self.tree.arena.reference(deepest);
         (lease.pages, lease.device_pages) = (end, end);
         self.compact();
@@ -88,7 +144,7 @@ impl CacheManager {
         inserted
     }
 
-    fn check_lease(&self, tokens: &[i64], end: Pages, lease: &Lease) -> Result<()> {
+    pub(super) fn check_lease(&self, tokens: &[i64], end: Pages, lease: &Lease) -> Result<()> {
         if end < lease.pages {
             let reason = format!("{} tokens make {end} pages, the lease has {}", tokens.len(), lease.pages);
             return Err(Error::LeaseTokens { reason });

@@ -2,6 +2,7 @@
 
 use super::{CacheManager, DevicePages};
 use crate::digest::Digest;
+use crate::operations::machine::Phase;
 use crate::stats::Stats;
 
 impl CacheManager {
@@ -25,11 +26,22 @@ impl CacheManager {
             leaves: self.device.leaves.len(),
             metadata_bytes: self.metadata_bytes(),
             peak_metadata_bytes: self.peak_metadata_bytes,
+            device_fenced_pages: self.holds.fenced_pages(),
+            open_operations: self.operations.len(),
             ..Stats::default()
         };
         if let Some(host) = &self.host {
             stats.host_capacity_slots = host.slots.capacity();
-            stats.host_cached_slots = host.slots.capacity() - host.slots.total_free();
+            for (_, operation) in self.operations.iter() {
+                let slots = operation.slot_count();
+                match operation.state.phase {
+                    Phase::Draining(_) => stats.host_draining_slots += slots,
+                    Phase::Quarantined(_) => stats.host_quarantined_slots += slots,
+                    _ => stats.host_reserved_slots += slots,
+                }
+            }
+            let unseen = stats.host_reserved_slots + stats.host_draining_slots + stats.host_quarantined_slots;
+            stats.host_cached_slots = host.slots.capacity() - host.slots.total_free() - unseen;
             stats.host_mirror_slots = host.mirrored;
             stats.host_evictable_slots = host.evictable.total();
             stats.host_run_lengths = host.slots.run_lengths();
@@ -49,7 +61,8 @@ impl CacheManager {
             .host
             .as_ref()
             .map_or(0, |host| host.slots.heap_bytes() + host.mirrors.heap_bytes() + host.soles.heap_bytes());
-        self.tree.heap_bytes() + self.device.leaves.heap_bytes() + device + host
+        let operations = self.operations.heap_bytes() + self.holds.heap_bytes();
+        self.tree.heap_bytes() + self.device.leaves.heap_bytes() + device + host + operations
     }
 
     pub(super) fn note_peak(&mut self) {
@@ -75,6 +88,13 @@ impl CacheManager {
         for pool in pools.into_iter().chain(self.host.as_ref().map(|host| &host.slots)) {
             pool.pools().iter().for_each(|pool| pool.add_to_digest(&mut digest));
         }
+        self.operations.add_to_digest(&mut digest);
+        let mut incomplete: Vec<_> = self.incomplete.iter().collect();
+        incomplete.sort_unstable();
+        for id in incomplete {
+            digest.add(u64::from(id.generation) << 32 | u64::from(id.index));
+        }
+        self.holds.fenced().iter().for_each(|page| digest.add(u64::from(page)));
         digest.finish()
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{CacheManager, DevicePages, device_ids, host_ids};
 use crate::error::{Error, Result};
-use crate::ids::{Lanes, NodeIndex};
+use crate::ids::{Lanes, NodeIndex, OperationIndex};
+use crate::operations::machine::Phase;
 use crate::slots::{IdSet, LaneCounts, SlotPool};
 use crate::store::Row;
 use crate::tree::Node;
@@ -38,8 +39,8 @@ impl Recount {
             problems.push(format!("{index:?}: {row:?} in a node with {tiers:?}"));
             return;
         }
-        if !tiers.device && !tiers.host {
-            problems.push(format!("{index:?}: in no tier"));
+        if tiers.is_none() && !node.is_locked() {
+            problems.push(format!("{index:?}: in no tier, and nobody waits for it"));
         }
         for row in rows {
             if row.device.is_some_and(|page| !self.pages.insert(page.raw())) {
@@ -77,6 +78,7 @@ impl CacheManager {
         let recount = self.recount(&mut problems);
         self.check_device(&recount, &mut problems);
         self.check_host(&recount, &mut problems);
+        self.check_operations(&recount, &mut problems);
         for (pool, name) in self.named_pools() {
             pool.check(&name, &mut problems);
         }
@@ -112,14 +114,16 @@ impl CacheManager {
         match &self.device.pages {
             DevicePages::Own { pool, requested } => {
                 let (free, capacity) = (pool.total_free(), self.device.capacity);
-                if free + requested.len() + cached.len() != capacity {
+                let fenced = self.holds.fenced();
+                if free + requested.len() + cached.len() + fenced.len() != capacity {
                     problems.push(format!(
-                        "device: {free} free, {} requested and {} cached of {capacity}",
+                        "device: {free} free, {} requested, {} cached and {} fenced of {capacity}",
                         requested.len(),
-                        cached.len()
+                        cached.len(),
+                        fenced.len(),
                     ));
                 }
-                let mut used = requested.iter().chain(cached.iter());
+                let mut used = requested.iter().chain(cached.iter()).chain(fenced.iter());
                 if let Some(page) = used.find(|&page| page >= capacity || pool.is_free(page)) {
                     problems.push(format!("page {page}: free and used, or not of the pool"));
                 }
@@ -138,7 +142,8 @@ impl CacheManager {
     /// Each host slot is free or in the tree.
     fn check_host(&self, recount: &Recount, problems: &mut Vec<String>) {
         let Some(host) = &self.host else { return };
-        let used = host.slots.capacity() - host.slots.total_free();
+        let unseen: u32 = self.operations.iter().map(|(_, operation)| operation.slot_count()).sum();
+        let used = (host.slots.capacity() - host.slots.total_free()).saturating_sub(unseen);
         let found = (recount.slots.len(), recount.mirrored, &recount.host_evictable, &recount.droppable);
         let counted = (used, host.mirrored, &host.evictable, &host.droppable);
         if found != counted {
@@ -150,12 +155,80 @@ impl CacheManager {
         }
     }
 
+    /// Each operation that may still be committed has its nodes, each slot and page of an open one
+    /// is kept from being used.
+    fn check_operations(&self, recount: &Recount, problems: &mut Vec<String>) {
+        let mut holds = vec![0_u32; self.holds.counts().len()];
+        let mut slots = IdSet::default();
+        let mut with_backup = 0;
+        for (id, operation) in self.operations.iter() {
+            for page in &operation.sources {
+                holds[page.index()] += 1;
+            }
+            for slot in operation.slots.iter().map(|slot| slot.raw()) {
+                let is_free = self.host.as_ref().is_some_and(|host| host.slots.is_free(slot));
+                if !slots.insert(slot) || recount.slots.contains(slot) || is_free {
+                    problems.push(format!("operation {id}: slot {slot} is free, or somebody else's as well"));
+                }
+            }
+            if !operation.state.is_open() {
+                problems.push(format!("operation {id}: over, and still listed"));
+            }
+            let Some(end) = operation.end else {
+                if operation.state.is_alive() {
+                    problems.push(format!("operation {id}: not in the tree"));
+                }
+                continue;
+            };
+            for node in self.path_up(end) {
+                let node = &self.tree.arena[node];
+                if !node.is_locked() {
+                    problems.push(format!("operation {id}: a node on its way is not locked"));
+                }
+                let is_own = operation.state.is_alive() && node.end > operation.first;
+                if is_own != (node.state.backup.map(OperationIndex::raw) == Some(id.index)) {
+                    problems.push(format!("operation {id}: wrong backup of the node that ends at {}", node.end));
+                }
+                with_backup += usize::from(is_own);
+                if is_own && (node.state.tiers.host || node.start() < operation.first) {
+                    problems.push(format!("operation {id}: a node of its has a host copy, or is not its alone"));
+                }
+                let is_bound = operation.state.phase == Phase::Pending;
+                if is_own && is_bound && !node.state.tiers.device {
+                    problems.push(format!("operation {id}: bound to a node that is not on the device"));
+                }
+            }
+        }
+        let marked = self.tree.arena.iter().filter(|(_, node)| node.state.backup.is_some()).count();
+        if marked != with_backup {
+            problems.push(format!("{marked} nodes have a backup, {with_backup} are of open ones"));
+        }
+        if holds != self.holds.counts() {
+            problems.push("pages are held by another number of copies than is counted".to_owned());
+        }
+        if let Some(page) =
+            self.holds.fenced().iter().find(|&page| holds[page as usize] == 0 || recount.pages.contains(page))
+        {
+            problems.push(format!("page {page}: fenced, and in the tree or read by no copy"));
+        }
+        // Without a lock nobody would keep it from being evicted.
+        for (index, node) in self.tree.arena.iter().filter(|(_, node)| !node.is_locked()) {
+            if let Some(row) =
+                self.tree.rows(index).iter().find(|row| row.device.is_some_and(|page| self.holds.is_held(page)))
+            {
+                problems
+                    .push(format!("{index:?}: {row:?} is read by a copy, and the node of {} is not locked", node.end));
+            }
+        }
+    }
+
     fn check_heaps(&self, problems: &mut Vec<String>) {
         let arena = &self.tree.arena;
         let key_of = |node| self.key_of(node);
         self.device.leaves.check("device", |node| arena[node].heaps.device, key_of, problems);
         if let Some(host) = &self.host {
-            host.mirrors.check("mirror", |node| arena[node].heaps.mirror, key_of, problems);
+            let mirror_key = |node| self.mirror_key(self.key_of(node));
+            host.mirrors.check("mirror", |node| arena[node].heaps.mirror, mirror_key, problems);
             host.soles.check("sole", |node| arena[node].heaps.sole, key_of, problems);
         }
         let mut entries = 0;

@@ -49,7 +49,9 @@ impl CacheManager {
     pub fn lock(&mut self, hit: &Hit, priority: i32) -> Lease {
         let node = self.end_of(hit);
         self.clock += 1;
-        self.lock_path(node, priority)
+        let lease = self.lock_path(node, priority);
+        self.back_up_if_used(node);
+        lease
     }
 
     /// The node that ends where what is left of `hit` does, split off if need be.
@@ -58,6 +60,7 @@ impl CacheManager {
     /// split off in front of it or cut off behind. So the deepest one that is left tells.
     fn end_of(&mut self, hit: &Hit) -> NodeIndex {
         let left = hit.path.iter().rev().find(|&&node| self.tree.arena.resolve(node).is_some());
+        let left = left.filter(|node| !self.tree.has_flushed() || !self.is_flushed(node.index));
         let Some(deepest) = left else { return self.tree.ensure_root(&hit.namespace) };
         let end = self.tree.arena[deepest.index].end.min(hit.pages);
         // The part that the hit ends in may have been split off in front.
@@ -94,17 +97,16 @@ impl CacheManager {
     #[expect(clippy::needless_pass_by_value, reason = "a lease must not be there any more after its release")]
     pub fn release(&mut self, lease: Lease) {
         let mut next = Some(lease.node.index);
-        let mut root = lease.node.index;
         let mut last_access = 0;
         while let Some(index) = next {
             let usage = &mut self.tree.arena[index].state.usage;
             last_access = last_access.max(usage.last_access);
             usage.last_access = last_access;
-            self.unlock_node(index);
-            root = index;
             next = self.tree.arena[index].parent;
         }
-        self.tree.drop_root_if_empty(root);
+        if self.unlock_path(lease.node.index) {
+            self.compact();
+        }
     }
 
     /// The device pages of the lease from page `first` on, as far as they are on the device now.

@@ -48,22 +48,31 @@ impl CacheManager {
         let Some(root) = self.tree.root(namespace) else { return hit };
         self.walk_down(root, tokens, limit, |step| {
             let node = &self.tree.arena[step.node];
+            if node.state.tiers.is_none() {
+                return false;
+            }
             hit.pages += step.pages;
             if node.state.tiers.device {
                 hit.device_pages = hit.pages;
             }
             hit.path.push(NodeRef { index: step.node, generation: node.generation });
+            true
         });
         hit
     }
 
-    /// Visits the nodes below `start` that hold the next pages of `tokens`, up to `limit` pages
-    /// from the root.
-    pub(super) fn walk_down(&self, start: NodeIndex, tokens: &[i64], limit: Pages, mut visit: impl FnMut(Step)) {
+    /// Visits the nodes below `start` that stand for the next pages of `tokens`, up to `limit`
+    /// pages from the root, as long as `visit` returns true. Some may be in no tier.
+    pub(super) fn walk_down(
+        &self,
+        start: NodeIndex,
+        tokens: &[i64],
+        limit: Pages,
+        mut visit: impl FnMut(Step) -> bool,
+    ) {
         let mut parent = start;
         while let Some(step) = self.tree.step_down(parent, tokens, limit) {
-            visit(step);
-            if step.pages < self.tree.arena[step.node].len() {
+            if !visit(step) || step.pages < self.tree.arena[step.node].len() {
                 break;
             }
             parent = step.node;

@@ -11,39 +11,59 @@
 //! - A call that is refused changes nothing.
 //! - Nothing depends on an address, a clock or the order of a hash map.
 //!
-//! In this version a host copy is bookkeeping: it counts as made the moment it is decided, and no
-//! bytes move.
+//! Host copies are assumed, made the moment they are decided, or tracked: [`reserve`], [`outcome`],
+//! [`late`] and [`tick`] are about the latter.
 
 mod adopt;
+mod bind;
+mod dump;
+mod events;
 mod evict;
+mod flush;
+mod holds;
 mod host;
 mod insert;
 mod inspect;
 mod integrity;
+mod late;
 mod lease;
 mod lookup;
+mod outcome;
 mod placement;
 mod pool;
+mod reserve;
 mod residency;
 mod restore;
 #[cfg(test)]
 mod tests;
+mod tick;
 
+pub use dump::{Dump, NodeDump, OperationDump};
+pub use events::{CacheEvent, Medium};
 pub use insert::Inserted;
 pub use lease::Lease;
 pub use lookup::Hit;
+pub use outcome::RolledBack;
 pub use placement::Placement;
+pub use reserve::{Prefill, Reserved};
 pub use restore::Restored;
+pub use tick::TickReport;
 
-use crate::config::{CacheConfig, Geometry, PoolOwner};
+use hashbrown::HashSet;
+
+use crate::agreement::{OperationId, Tally};
+use crate::config::{CacheConfig, Copies, Geometry, PoolOwner, WritePolicy};
 use crate::error::Result;
 use crate::eviction::{EvictionHeaps, Policy};
-use crate::ids::{Lanes, NodeIndex};
+use crate::ids::{Lane, Lanes, NodeIndex, Pages};
 use crate::key::KeyShape;
+use crate::operations::{Deadlines, Operations};
 use crate::slots::{IdSet, LaneCounts, LanedPool};
 use crate::stats::Counters;
 use crate::store::Row;
 use crate::tree::Tree;
+use events::Events;
+use holds::PageHolds;
 
 /// Who allocates device pages, and what is needed to check their ids.
 #[derive(Debug)]
@@ -109,6 +129,30 @@ pub struct CacheManager {
     clock: u64,
     counters: Counters,
     peak_metadata_bytes: usize,
+    copies: Copies,
+    has_draft: bool,
+    own_lane: Option<Lane>,
+    /// Transactions whose target or draft did not run and whose pages were not inserted yet.
+    incomplete: HashSet<OperationId>,
+    /// Why the ranks cannot agree any more.
+    lost_agreement: Option<String>,
+    write: WritePolicy,
+    clean_pages: Pages,
+    /// What had happened when the pages that go next were last looked at.
+    looked_at: [u64; 4],
+    deadlines: Deadlines,
+    operations: Operations,
+    holds: PageHolds,
+    /// The verdicts of a single rank.
+    tally: Tally,
+    last_step: Option<u64>,
+    /// An entry was written in the last step that is to be applied in the next.
+    is_entry_due: bool,
+    /// The engine's clock at the last tick. Only for what this rank reports.
+    now_ns: u64,
+    events: Events,
+    /// What the next tick reports.
+    outcomes: TickReport,
 }
 
 impl CacheManager {
@@ -121,7 +165,10 @@ impl CacheManager {
         Ok(Self::with_tree(config, geometry, Tree::new(geometry.shape)))
     }
 
-    fn with_tree(config: &CacheConfig, geometry: Geometry, tree: Tree) -> Self {
+    fn with_tree(config: &CacheConfig, geometry: Geometry, mut tree: Tree) -> Self {
+        if config.events {
+            tree.keep_hashes();
+        }
         let lanes = geometry.lanes;
         let pages = match config.owner {
             PoolOwner::Cpkv => DevicePages::Own {
@@ -155,6 +202,23 @@ impl CacheManager {
             clock: 0,
             counters: Counters::default(),
             peak_metadata_bytes: 0,
+            copies: config.copies,
+            has_draft: config.has_draft,
+            own_lane: config.own_lane.map(Lane),
+            incomplete: HashSet::new(),
+            lost_agreement: None,
+            write: config.write,
+            clean_pages: Pages(u32::try_from(config.clean_pages).expect("checked with the others")),
+            looked_at: [0; 4],
+            deadlines: geometry.deadlines,
+            operations: Operations::default(),
+            holds: PageHolds::default(),
+            tally: Tally::new(1),
+            last_step: None,
+            is_entry_due: false,
+            now_ns: 0,
+            events: Events::new(config.events),
+            outcomes: TickReport::default(),
         }
     }
 

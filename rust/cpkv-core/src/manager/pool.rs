@@ -29,20 +29,37 @@ impl CacheManager {
         Ok(Some(pages))
     }
 
-    /// Gives back pages that were allocated and not inserted.
+    /// Gives back pages that were not inserted. Returns those that are free now, which are the
+    /// engine's to free if it owns the pool; what unfinished copies read follows with later ticks.
     ///
     /// # Errors
     /// [`Error::PageNotAllocated`], [`Error::PageInTree`], [`Error::PageOutOfRange`],
-    /// [`Error::PageRepeated`] or [`Error::ExternalPool`]; then no page is given back.
-    pub fn free(&mut self, pages: &[i64]) -> Result<()> {
-        if matches!(self.device.pages, DevicePages::Engine { .. }) {
-            return Err(Error::ExternalPool { call: "free" });
+    /// [`Error::PageRepeated`] or [`Error::PageHeld`]; then no page is given back.
+    pub fn free(&mut self, pages: &[i64]) -> Result<Vec<PageId>> {
+        let mut freed = self.claim_all(pages, &[])?;
+        if let DevicePages::Engine { cached } = &mut self.device.pages {
+            for page in &freed {
+                cached.remove(page.raw());
+            }
         }
-        let freed = self.claim_all(pages, &[])?;
+        self.fence_held(&mut freed);
+        self.give_back(&freed);
+        Ok(freed)
+    }
+
+    /// Makes pages free that nobody has any more.
+    pub(super) fn give_back(&mut self, pages: &[PageId]) {
         if let DevicePages::Own { pool, .. } = &mut self.device.pages {
-            pool.release(freed.iter().map(|page| page.raw()));
+            pool.release(pages.iter().map(|page| page.raw()));
         }
-        Ok(())
+    }
+
+    /// Tells the engine with the next tick which of its pages are free. Those of an own pool are
+    /// free at once.
+    pub(super) fn report_freed(&mut self, pages: Vec<PageId>) {
+        if matches!(self.device.pages, DevicePages::Engine { .. }) {
+            self.outcomes.freed_pages.extend(pages);
+        }
     }
 
     /// Free pages of a lane; 0 if the engine owns the pool.
@@ -71,7 +88,7 @@ impl CacheManager {
     pub(super) fn claim(&mut self, page: PageId) -> bool {
         match &mut self.device.pages {
             DevicePages::Own { requested, .. } => requested.remove(page.raw()),
-            DevicePages::Engine { cached } => cached.insert(page.raw()),
+            DevicePages::Engine { cached } => !self.holds.is_fenced(page) && cached.insert(page.raw()),
         }
     }
 
@@ -85,7 +102,9 @@ impl CacheManager {
             DevicePages::Engine { .. } => false,
         };
         let page_id = page.raw();
-        if before.contains(&page) {
+        if self.holds.is_fenced(page) {
+            Error::PageHeld { page: page_id, index }
+        } else if before.contains(&page) {
             Error::PageRepeated { page: page_id, index }
         } else if is_free {
             Error::PageNotAllocated { page: page_id, index }

@@ -1,7 +1,7 @@
 //! Which tiers hold a node, and what may be evicted: the only place where the ids of rows, the
 //! counts of pages and slots, and the heaps change.
 
-use super::{CacheManager, DevicePages, device_ids, host_ids};
+use super::{CacheManager, Copies, DevicePages, Medium, device_ids, host_ids};
 use crate::eviction::{EvictionHeaps, EvictionKey};
 use crate::ids::{Lane, NodeIndex, PageId, Pages, SlotId};
 use crate::store::Row;
@@ -25,6 +25,7 @@ impl CacheManager {
         }
         self.tree.set_tiers(index, Tiers { device: true, ..tiers });
         debug_assert!(self.tree.arena[index].is_locked(), "what is locked is in no heap or count");
+        self.note_stored(index, Medium::Device);
     }
 
     /// Takes the device pages of an unlocked mirror and adds them to `given_up`.
@@ -52,11 +53,12 @@ impl CacheManager {
             host.droppable.add(host_ids(self.tree.rows(index)));
         }
         self.tree.set_tiers(index, Tiers { device: true, host: true });
+        self.note_stored(index, Medium::Host);
     }
 
     /// Frees the host slots of an unlocked mirror.
     pub(super) fn lose_host(&mut self, index: NodeIndex) {
-        self.forget_host(index, Pages::ZERO);
+        self.forget_host(index, Pages::ZERO, self.tiers_of(index));
         for row in self.tree.rows_mut(index) {
             row.host = None;
         }
@@ -72,7 +74,8 @@ impl CacheManager {
             self.forget_device(index, kept, given_up);
         }
         if tiers.host {
-            self.forget_host(index, kept);
+            // They are mirrors no more.
+            self.forget_host(index, kept, Tiers { device: false, ..tiers });
         }
         if kept > Pages::ZERO {
             self.tree.cut_tail(index, pages);
@@ -91,6 +94,7 @@ impl CacheManager {
 
     /// Takes the device pages from row `first` on out of all counts, and hands them back.
     fn forget_device(&mut self, index: NodeIndex, first: Pages, given_up: &mut Vec<PageId>) {
+        self.note_removed(index, first, Medium::Device);
         let tiers = self.tiers_of(index);
         let rows: &[Row] = &self.tree.rows(index)[first.index()..];
         let pages = self.tree.arena[index].len() - first;
@@ -114,8 +118,8 @@ impl CacheManager {
     }
 
     /// Takes the host slots from row `first` on out of all counts, and frees them.
-    fn forget_host(&mut self, index: NodeIndex, first: Pages) {
-        let tiers = self.tiers_of(index);
+    fn forget_host(&mut self, index: NodeIndex, first: Pages, tiers: Tiers) {
+        self.note_removed(index, first, Medium::Host);
         let rows = &self.tree.rows(index)[first.index()..];
         let pages = self.tree.arena[index].len() - first;
         let host = self.host.as_mut().expect("the rows are on the host");
@@ -169,10 +173,69 @@ impl CacheManager {
         }
     }
 
+    /// Adds one lock to each node from `node` to its root.
+    pub(super) fn lock_path_to(&mut self, node: NodeIndex) {
+        let mut next = Some(node);
+        while let Some(index) = next {
+            self.lock_node(index);
+            next = self.tree.arena[index].parent;
+        }
+    }
+
+    /// Takes one lock away from each node from `node` to its root. What nobody can use any more
+    /// is removed: pages that were reserved for and never came, and pages that were flushed. True
+    /// if something was.
+    pub(super) fn unlock_path(&mut self, node: NodeIndex) -> bool {
+        let mut given_up = Vec::new();
+        let mut is_removed = false;
+        let is_flushed = self.tree.has_flushed() && self.is_flushed(node);
+        let mut next = Some(node);
+        while let Some(index) = next {
+            next = self.tree.arena[index].parent;
+            self.unlock_node(index);
+            if is_flushed && next.is_some() && !self.tree.arena[index].is_locked() {
+                // Locks are closed towards the root, so that nothing below it is held; and what is
+                // not held was removed by the flush or before this.
+                self.remove_tail(index, self.tree.arena[index].len(), &mut given_up);
+                is_removed = true;
+            } else if next.is_some() {
+                is_removed |= self.remove_if_empty(index);
+            } else {
+                self.tree.drop_root_if_empty(index);
+            }
+        }
+        self.report_freed(given_up);
+        is_removed
+    }
+
+    /// Whether nothing finds a node any more.
+    pub(super) fn is_flushed(&self, node: NodeIndex) -> bool {
+        self.path_up(node).last().is_some_and(|root| self.tree.arena[root].is_flushed)
+    }
+
+    /// Removes a node that is in no tier, if nobody waits for its pages; true if it was.
+    pub(super) fn remove_if_empty(&mut self, index: NodeIndex) -> bool {
+        let node = &self.tree.arena[index];
+        let is_empty = node.state.tiers.is_none() && !node.is_root() && !node.is_locked() && node.children == 0;
+        if is_empty {
+            self.remove_tail(index, node.len(), &mut Vec::new());
+        }
+        is_empty
+    }
+
     // --- Heaps ---
 
     pub(super) fn key_of(&self, index: NodeIndex) -> EvictionKey {
         self.policy.key(&self.tree.arena[index].state.usage)
+    }
+
+    /// The key by which mirrors are given up. Where a page that has lost its host copy cannot get
+    /// another one at once, those go first whose device pages stay longest.
+    pub(super) fn mirror_key(&self, key: EvictionKey) -> EvictionKey {
+        match self.copies {
+            Copies::Assumed => key,
+            Copies::Tracked => (!key.0, !key.1),
+        }
     }
 
     /// Enters a node in the heaps that it belongs to and takes it out of the others. To be called
@@ -199,9 +262,9 @@ impl CacheManager {
     fn enter(&mut self, index: NodeIndex, wanted: [Option<Lane>; 3]) {
         let node = &self.tree.arena[index];
         let key = self.policy.key(&node.state.usage);
-        let (depth, entered) = (node.end, node.heaps);
+        let (depth, entered, mirror_key) = (node.end, node.heaps, self.mirror_key(key));
         let arena = &mut self.tree.arena;
-        let mut change = |heaps: &mut EvictionHeaps, wanted: Option<Lane>, entered: Option<HeapPlace>| {
+        let mut change = |heaps: &mut EvictionHeaps, key, wanted: Option<Lane>, entered: Option<HeapPlace>| {
             if wanted == entered.map(|place| place.lane) {
                 return;
             }
@@ -212,10 +275,10 @@ impl CacheManager {
                 heaps.insert(arena, index, lane, key, depth);
             }
         };
-        change(&mut self.device.leaves, wanted[0], entered.device);
+        change(&mut self.device.leaves, key, wanted[0], entered.device);
         if let Some(host) = &mut self.host {
-            change(&mut host.mirrors, wanted[1], entered.mirror);
-            change(&mut host.soles, wanted[2], entered.sole);
+            change(&mut host.mirrors, mirror_key, wanted[1], entered.mirror);
+            change(&mut host.soles, key, wanted[2], entered.sole);
         }
     }
 

@@ -28,13 +28,18 @@ impl CacheManager {
         let steps: Vec<Step> =
             nodes.into_iter().map(|node| Step { node, pages: self.tree.arena[node].len() }).collect();
         let given = self.claim_all(device_pages, &[])?;
-        if let Err(error) = self.check_lanes(&steps, &given) {
-            self.unclaim(&given);
-            return Err(error);
-        }
+        let checked = self.check_lanes(&steps, &given);
+        let has_readers = match checked.and_then(|()| self.check_transaction(&given, lease.device_pages, None)) {
+            Ok(has_readers) => has_readers,
+            Err(error) => {
+                self.unclaim(&given);
+                return Err(error);
+            }
+        };
 
         let mut restored = Restored::default();
-        let mut given = given.as_slice();
+        let claimed = given;
+        let mut given = claimed.as_slice();
         for step in steps {
             let (for_step, rest) = given.split_at(step.pages.index());
             given = rest;
@@ -43,6 +48,10 @@ impl CacheManager {
             }
         }
         self.unclaim(&restored.duplicates);
+        self.fence_held(&mut restored.duplicates);
+        if has_readers {
+            self.lock_for_readers(lease.node.index, &claimed);
+        }
         lease.device_pages = lease.pages;
         self.counters.duplicate_pages += restored.duplicates.len() as u64;
         Ok(restored)

@@ -11,6 +11,15 @@ pub(crate) struct IdSet {
 }
 
 impl IdSet {
+    /// The set of `ids`.
+    pub(crate) fn of(ids: impl Iterator<Item = u32>) -> Self {
+        let mut set = Self::default();
+        for id in ids {
+            set.insert(id);
+        }
+        set
+    }
+
     /// Adds an id; false if it is in already.
     pub(crate) fn insert(&mut self, id: u32) -> bool {
         let (word, bit) = place(id);

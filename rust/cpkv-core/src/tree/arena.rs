@@ -72,6 +72,11 @@ impl Arena {
         (place.is_alive && place.node.generation == reference.generation).then_some(&place.node)
     }
 
+    /// Whether there is a node in a place.
+    pub(crate) fn is_alive(&self, index: NodeIndex) -> bool {
+        self.places.get(index.index()).is_some_and(|place| place.is_alive)
+    }
+
     /// Gives the memory of free places at the end back, if they are most of all.
     pub(crate) fn shrink(&mut self) {
         while self.end > 0 && !self.places[self.end - 1].is_alive {

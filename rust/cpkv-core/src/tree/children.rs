@@ -47,7 +47,7 @@ impl PageHasher {
 }
 
 /// Multiplies to 128 bits and folds the halves together.
-fn fold(left: u64, right: u64) -> u64 {
+pub(super) fn fold(left: u64, right: u64) -> u64 {
     let product = u128::from(left) * u128::from(right);
     #[expect(clippy::cast_possible_truncation, reason = "both halves are taken")]
     {

@@ -10,9 +10,11 @@
 mod arena;
 mod children;
 mod node;
+mod page_hash;
 
 pub(crate) use arena::{Arena, NodeRef};
 pub(crate) use node::{HeapPlace, HeapPlaces, Node, Tiers};
+pub(crate) use page_hash::{page_hash, root_hash};
 
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ use hashbrown::HashMap;
 
 use crate::digest::Digest;
 use crate::eviction::Usage;
-use crate::ids::{BufferIndex, NodeIndex, PageId, Pages, SlotId};
+use crate::ids::{BufferIndex, NodeIndex, OperationIndex, PageId, Pages, SlotId};
 use crate::key::{KeyKind, KeyShape};
 use crate::namespace::Namespace;
 use crate::store::{PageStore, Row, Slice};
@@ -44,6 +46,10 @@ pub(crate) struct Tree {
     roots: HashMap<Arc<[u8]>, NodeIndex>,
     root_names: HashMap<NodeIndex, Arc<[u8]>>,
     name_bytes: usize,
+    /// Roots that are kept because something below them is held.
+    flushed_roots: usize,
+    /// Nodes know the hash of their last page.
+    has_hashes: bool,
 }
 
 impl Tree {
@@ -60,7 +66,15 @@ impl Tree {
             roots: HashMap::new(),
             root_names: HashMap::new(),
             name_bytes: 0,
+            flushed_roots: 0,
+            has_hashes: false,
         }
+    }
+
+    /// Keeps the hash of every node's last page from now on; to be called on an empty tree.
+    pub(crate) fn keep_hashes(&mut self) {
+        self.has_hashes = true;
+        self.rehash(self.default_root);
     }
 
     /// A tree in whose child index all entries collide.
@@ -88,13 +102,41 @@ impl Tree {
         self.name_bytes += name.len();
         self.roots.insert(Arc::clone(name), root);
         self.root_names.insert(root, Arc::clone(name));
+        self.rehash(root);
         root
+    }
+
+    /// Whether something is kept that nothing finds any more.
+    pub(crate) fn has_flushed(&self) -> bool {
+        self.flushed_roots > 0
+    }
+
+    /// Forgets all namespaces; returns their roots, which nothing finds any more.
+    pub(crate) fn flush_roots(&mut self) -> Vec<NodeIndex> {
+        let mut roots: Vec<_> =
+            self.arena.iter().filter(|(_, node)| node.is_root() && !node.is_flushed).map(|(root, _)| root).collect();
+        roots.sort_unstable();
+        for &root in &roots {
+            self.arena[root].is_flushed = true;
+        }
+        self.flushed_roots += roots.len();
+        self.roots.clear();
+        self.root_names.clear();
+        self.name_bytes = 0;
+        self.default_root = self.arena.insert(Node::root());
+        self.rehash(self.default_root);
+        roots
     }
 
     /// Forgets the namespace of `root` if nothing is left in it and nothing holds it.
     pub(crate) fn drop_root_if_empty(&mut self, root: NodeIndex) {
         let node = &self.arena[root];
         if root == self.default_root || node.children > 0 || node.is_locked() {
+            return;
+        }
+        if node.is_flushed {
+            self.flushed_roots -= 1;
+            self.arena.remove(root);
             return;
         }
         let name = self.root_names.remove(&root).expect("a root has a name");
@@ -170,6 +212,57 @@ impl Tree {
             && (self.shape.kind() == KeyKind::Token || tokens.get(end) == Some(&node.successor))
     }
 
+    /// The name of a namespace's root; `None` for the default one and for what is no root.
+    pub(crate) fn name_of(&self, root: NodeIndex) -> Option<&[u8]> {
+        self.root_names.get(&root).map(|name| &**name)
+    }
+
+    /// The hash of the page in front of a node, and those of its pages.
+    pub(crate) fn hashes_of(&self, index: NodeIndex) -> (u64, Vec<u64>) {
+        let node = &self.arena[index];
+        let Some(parent) = node.parent else { return (node.end_hash, Vec::new()) };
+        let in_front = self.arena[parent].end_hash;
+        let mut hash = in_front;
+        let next = |page| {
+            hash = page_hash(hash, self.key_of_page(index, page));
+            hash
+        };
+        (in_front, (0..node.len().index()).map(next).collect())
+    }
+
+    /// Brings the hash of a node's last page up to date, if hashes are wanted.
+    fn rehash(&mut self, index: NodeIndex) {
+        if !self.has_hashes {
+            return;
+        }
+        self.arena[index].end_hash = if self.arena[index].is_root() {
+            root_hash(self.shape, self.name_of(index))
+        } else {
+            *self.hashes_of(index).1.last().expect("only a root has no pages")
+        };
+    }
+
+    /// The tokens that a page of a node is known by.
+    fn key_of_page(&self, node: NodeIndex, page: usize) -> impl Iterator<Item = i64> {
+        let page_tokens = self.shape.page_tokens();
+        let slice = self.arena[node].slice();
+        let own = (page * page_tokens..(page + 1) * page_tokens).map(move |token| self.store.token(slice, token));
+        let end = Pages(u32::try_from(page + 1).expect("no more than the node has"));
+        own.chain((self.shape.kind() == KeyKind::Pair).then(|| self.token_after(node, end)))
+    }
+
+    /// The tokens of a node's pages.
+    pub(crate) fn tokens_of(&self, node: NodeIndex) -> Vec<i64> {
+        let Some(slice) = self.arena[node].slice else { return Vec::new() };
+        (0..self.shape.tokens_of(slice.len).0).map(|token| self.store.token(slice, token)).collect()
+    }
+
+    /// With pair keys, the token after the pages of a node.
+    pub(crate) fn successor_of(&self, node: NodeIndex) -> Option<i64> {
+        let node = &self.arena[node];
+        (self.shape.kind() == KeyKind::Pair && !node.is_root()).then_some(node.successor)
+    }
+
     // --- Ids and tiers ---
 
     pub(crate) fn rows(&self, node: NodeIndex) -> &[Row] {
@@ -206,6 +299,7 @@ impl Tree {
         let index = self.arena.insert(node);
         self.link_to_buffer(index, slice.buffer);
         self.link_to_parent(index, parent);
+        self.rehash(index);
         index
     }
 
@@ -228,6 +322,7 @@ impl Tree {
         self.arena[index].slice = Some(slice.from(pages));
         self.arena[index].first_page_hash = self.hash_first_page(index);
         self.link_to_parent(index, front);
+        self.rehash(front);
         front
     }
 
@@ -272,6 +367,7 @@ impl Tree {
         node.end -= pages;
         node.slice = Some(slice.up_to(kept));
         self.store.release(slice.buffer, pages);
+        self.rehash(index);
     }
 
     /// Removes a node that has no children.
@@ -400,6 +496,8 @@ impl Tree {
             digest.add_id(node.parent.map(NodeIndex::raw));
             digest.add(u64::from(node.end.0));
             digest.add(u64::from(node.state.locks));
+            digest.add_id(node.state.backup.map(OperationIndex::raw));
+            digest.add(u64::from(node.is_flushed));
             let Usage { created, last_access, hits, priority } = node.state.usage;
             digest.add(created);
             digest.add(last_access);
@@ -453,7 +551,7 @@ impl Tree {
         if self.children.len() + roots != self.arena.len() {
             problems.push(format!("{} index entries for {} nodes", self.children.len(), self.arena.len()));
         }
-        if roots != self.namespaces() || self.root_names.len() != self.roots.len() {
+        if roots != self.namespaces() + self.flushed_roots || self.root_names.len() != self.roots.len() {
             problems.push(format!("{roots} roots for {} namespaces", self.namespaces()));
         }
         self.store.check(|buffer| live.get(&buffer).copied().unwrap_or(0), problems);

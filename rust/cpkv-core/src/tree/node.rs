@@ -1,7 +1,7 @@
 //! What the tree knows about one run of pages.
 
 use crate::eviction::Usage;
-use crate::ids::{HeapPosition, Lane, NodeIndex, Pages};
+use crate::ids::{HeapPosition, Lane, NodeIndex, OperationIndex, Pages};
 use crate::store::Slice;
 
 /// The tiers that hold a node's pages. A node is uniform: what holds for one of its pages holds
@@ -21,6 +21,11 @@ impl Tiers {
     /// The only copy of the pages.
     pub(crate) fn is_sole(self) -> bool {
         self.host && !self.device
+    }
+
+    /// Nobody has the pages yet: they were reserved for, and are not inserted.
+    pub(crate) fn is_none(self) -> bool {
+        !self.host && !self.device
     }
 }
 
@@ -44,8 +49,10 @@ pub(crate) struct HeapPlaces {
 pub(crate) struct NodeState {
     pub(crate) usage: Usage,
     pub(crate) tiers: Tiers,
-    /// Leases that go through the node. Closed towards the root.
+    /// Leases and operations that go through the node. Closed towards the root.
     pub(crate) locks: u32,
+    /// The backup that will give the node its host copy, if it is committed.
+    pub(crate) backup: Option<OperationIndex>,
 }
 
 /// One run of pages. A root has no slice and no pages, and is where a namespace begins.
@@ -65,6 +72,8 @@ pub(crate) struct Node {
     pub(crate) end: Pages,
     /// Hash of the first page of the key, the index entry under the parent.
     pub(crate) first_page_hash: u64,
+    /// The hash of the last page, if hashes are kept; for a root what stands in front of the first.
+    pub(crate) end_hash: u64,
     /// With pair keys, the token after the last page.
     pub(crate) successor: i64,
     pub(crate) state: NodeState,
@@ -72,6 +81,8 @@ pub(crate) struct Node {
     pub(crate) device_children: u32,
     pub(crate) mirror_children: u32,
     pub(crate) heaps: HeapPlaces,
+    /// For a root: its namespace was flushed, and nothing finds it any more.
+    pub(crate) is_flushed: bool,
 }
 
 impl Node {
@@ -91,12 +102,14 @@ impl Node {
             slice,
             end,
             first_page_hash: 0,
+            end_hash: 0,
             successor: 0,
             state: NodeState { usage, ..NodeState::default() },
             children: 0,
             device_children: 0,
             mirror_children: 0,
             heaps: HeapPlaces::default(),
+            is_flushed: false,
         }
     }
 

@@ -1,0 +1,146 @@
+//! Late backups: of pages that are in the tree already.
+//!
+//! Pages that fill up during decode, pages of a donor that failed, pages that have been used often
+//! enough, pages that are going to be evicted. They are opened here and copied by the engine after
+//! the next tick.
+
+use super::{CacheManager, Copies, device_ids};
+use crate::agreement::OperationId;
+use crate::config::WritePolicy;
+use crate::eviction::EvictionKey;
+use crate::ids::{Lane, NodeIndex, PageId, Pages, SlotId};
+use crate::operations::Operation;
+use crate::operations::machine::State;
+use crate::slots::LaneCounts;
+
+/// What may be given up for a late backup.
+#[derive(Clone, Copy)]
+enum Room {
+    /// Whatever is not held, as for new pages.
+    Any,
+    /// Sole copies that are worth no more than this. No mirrors: they would be wanted back.
+    Modest(EvictionKey),
+}
+
+impl CacheManager {
+    /// Whether new pages are backed up as they come.
+    pub(super) fn writes_through(&self) -> bool {
+        matches!(self.write, WritePolicy::Through | WritePolicy::Selective(1))
+    }
+
+    /// Under the selective policy, backs up what has been used often enough of the path to a locked
+    /// node.
+    pub(super) fn back_up_if_used(&mut self, node: NodeIndex) {
+        let WritePolicy::Selective(uses) = self.write else { return };
+        // The request that computed a page has used it as well. Those in front were used as often.
+        let is_used = |&node: &NodeIndex| self.tree.arena[node].state.usage.hits.saturating_add(1) >= uses;
+        let deepest = self.path_up(node).find(is_used);
+        if let Some(deepest) = deepest {
+            self.back_up_late(deepest, Pages::ZERO);
+        }
+    }
+
+    /// Opens backups so that the pages which would be evicted next have host copies.
+    pub(super) fn keep_clean(&mut self) {
+        if self.clean_pages == Pages::ZERO || self.host.is_none() {
+            return;
+        }
+        let counters = &self.counters;
+        let now = [self.clock, counters.device_evicted_pages, counters.committed_pages, counters.mirror_dropped_pages];
+        if std::mem::replace(&mut self.looked_at, now) == now {
+            return;
+        }
+        for lane in (0..self.lanes.count()).map(Lane) {
+            let mut left = self.clean_pages;
+            let mut dirty: Vec<NodeIndex> = Vec::new();
+            self.device.leaves.visit_in_order(lane, |node| {
+                let node_pages = self.tree.arena[node].len();
+                if !self.tiers_of(node).host {
+                    dirty.push(node);
+                }
+                left = if node_pages < left { left - node_pages } else { Pages::ZERO };
+                left > Pages::ZERO
+            });
+            for node in dirty {
+                // An earlier one may have taken it along, or given it up.
+                let is_leaf = self.tree.arena.is_alive(node) && self.tree.arena[node].is_device_leaf();
+                if is_leaf && !self.tiers_of(node).host {
+                    let first = self.tree.arena[node].start();
+                    self.open_late(node, first, Room::Modest(self.key_of(node)));
+                }
+            }
+        }
+        self.compact();
+    }
+
+    /// Opens backups for what has neither a host copy nor a backup among the device pages from
+    /// `first` on, on the way up from `end`. Returns that of the last pages; `None` if there is no
+    /// room for one of them.
+    pub(super) fn back_up_late(&mut self, end: NodeIndex, first: Pages) -> Option<OperationId> {
+        let is_flushed = self.tree.has_flushed() && self.is_flushed(end);
+        if self.host.is_none() || self.copies == Copies::Assumed || is_flushed {
+            return None;
+        }
+        let mut runs: Vec<(NodeIndex, Pages)> = Vec::new();
+        let mut is_open = false;
+        for node in self.own_nodes(end, first) {
+            let state = &self.tree.arena[node].state;
+            let wants_copy = state.tiers.device && !state.tiers.host && state.backup.is_none();
+            let start = self.tree.arena[node].start().max(first);
+            match runs.last_mut() {
+                Some((_, run_first)) if wants_copy && is_open => *run_first = start,
+                _ if wants_copy => runs.push((node, start)),
+                _ => {}
+            }
+            is_open = wants_copy;
+        }
+        // Parents first.
+        let mut last = None;
+        while let Some((node, first)) = runs.pop() {
+            last = Some(self.open_late(node, first, Room::Any)?);
+        }
+        last
+    }
+
+    fn open_late(&mut self, end: NodeIndex, first: Pages, room: Room) -> Option<OperationId> {
+        let mut nodes = self.own_nodes(end, first);
+        nodes.reverse();
+        let rows = nodes.iter().flat_map(|&node| self.tree.rows(node));
+        let sources: Vec<PageId> = rows.map(|row| row.page()).collect();
+        let wanted = nodes.iter().fold(LaneCounts::new(self.lanes), |mut wanted, &node| {
+            wanted.add(device_ids(self.tree.rows(node)));
+            wanted
+        });
+        self.lock_path_to(end);
+        let slots = match room {
+            Room::Any => self.take_slots(&wanted, &sources),
+            Room::Modest(worth) => self.take_slots_modestly(&wanted, &sources, worth),
+        };
+        let Some(slots) = slots else {
+            self.unlock_path(end);
+            self.counters.host_skipped_pages += sources.len() as u64;
+            return None;
+        };
+        self.counters.late_reserved_pages += sources.len() as u64;
+        let mut operation = Operation::new(State::late(false), first, sources, slots);
+        operation.is_late = true;
+        let id = self.open_backup(operation, end);
+        self.outcomes.started.push(id);
+        Some(id)
+    }
+
+    fn take_slots_modestly(
+        &mut self,
+        wanted: &LaneCounts,
+        sources: &[PageId],
+        worth: EvictionKey,
+    ) -> Option<Vec<SlotId>> {
+        while let Some(shortage) = self.shortage(wanted) {
+            let host = self.host.as_ref().expect("slots are the host's");
+            let sole = host.soles.first_in(&shortage).filter(|&(_, key)| key <= worth);
+            let (sole, _) = sole?;
+            self.evict_sole_tail(sole, shortage);
+        }
+        Some(self.deal_slots(wanted, |place| sources[place]))
+    }
+}

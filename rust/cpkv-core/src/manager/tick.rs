@@ -1,0 +1,260 @@
+//! Tick: the one call at which asynchronous facts become visible.
+//!
+//! What this rank sees of its own copies becomes reports; what the ranks agree on comes back as
+//! verdicts. A single rank agrees with itself at once. Several exchange reports and verdicts
+//! between [`CacheManager::reports`] and [`CacheManager::apply`].
+
+use super::{CacheManager, RolledBack};
+use crate::agreement::{CommitLog, LogError, OperationId, Report, Votes};
+use crate::error::{Error, Result};
+use crate::ids::PageId;
+use crate::operations::machine::{Event, Phase, Reason, State};
+
+/// What has come of operations since the last tick.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TickReport {
+    /// Backups whose host copy is visible now.
+    pub committed: Vec<OperationId>,
+    /// Backups that were rolled back.
+    pub rolled_back: Vec<RolledBack>,
+    /// Late backups that are to be copied now.
+    pub started: Vec<OperationId>,
+    /// Device pages that are the engine's to free now, because the last copy that read them has
+    /// ended or the last lease on them was released after a flush. Empty if cpkv owns the pool.
+    pub freed_pages: Vec<PageId>,
+}
+
+impl CacheManager {
+    /// Notes that a copy of the operation is submitted on this rank, which copy stream `stream`
+    /// acknowledges by reaching `sequence`. To be called before the copy is queued: if it is refused,
+    /// the copy must not be.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchOperation`]; [`Error::Closed`] if it was said that everything was submitted;
+    /// [`Error::NoSequence`] for 0, which every stream has reached before it starts.
+    pub fn submitted(&mut self, id: OperationId, stream: usize, sequence: u64) -> Result<()> {
+        let operation = self.operations.get_mut(id).ok_or(Error::NoSuchOperation { operation: id })?;
+        if sequence == 0 {
+            return Err(Error::NoSequence { operation: id });
+        }
+        // What was rolled back meanwhile is waited for as well, as long as nothing else was said.
+        if operation.local.has_ended() || (operation.local.is_closed() && operation.state.is_alive()) {
+            return Err(Error::Closed { operation: id });
+        }
+        operation.local.submitted(stream, sequence);
+        Ok(())
+    }
+
+    /// Notes that a copy of the operation has failed on this rank. The others are still waited
+    /// for.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchOperation`] for a name that was never given.
+    pub fn copy_failed(&mut self, id: OperationId) -> Result<()> {
+        self.check_operation(id)?;
+        if let Some(operation) = self.operations.get_mut(id) {
+            operation.local.fail();
+        }
+        Ok(())
+    }
+
+    /// Notes that every copy of the operation was submitted on this rank. An operation that was
+    /// rolled back meanwhile is left alone.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchOperation`] for a name that was never given.
+    pub fn submitted_all(&mut self, id: OperationId) -> Result<()> {
+        self.check_operation(id)?;
+        self.close(id);
+        Ok(())
+    }
+
+    /// Rolls a transaction back that a part of its pages was never written of, and remembers that
+    /// until they are inserted or given up.
+    fn leave_incomplete(&mut self, id: OperationId, reason: Reason) {
+        if let Some(operation) = self.operations.get_mut(id) {
+            operation.local.close();
+            if !operation.was_inserted {
+                self.incomplete.insert(id);
+            }
+            self.advance(id, Event::RolledBack(reason));
+            self.compact();
+        }
+    }
+
+    /// Ends the submission of an operation on this rank. If this rank has a share of its pages and has
+    /// submitted nothing, its copies will not come.
+    pub(super) fn close(&mut self, id: OperationId) {
+        let own_lane = self.own_lane;
+        let lanes = self.lanes;
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let is_ours = |page: &PageId| own_lane.is_none_or(|lane| lanes.lane_of(page.raw()) == lane);
+        if !operation.local.is_used() && operation.sources.iter().any(is_ours) {
+            operation.local.fail();
+        }
+        operation.local.close();
+    }
+
+    /// What this rank has to report. `acks` holds the last sequence number that each of its copy
+    /// streams has reached; `now_ns` is any clock that does not go back.
+    pub fn reports(&mut self, acks: &[u64], now_ns: u64) -> Vec<Report> {
+        self.now_ns = self.now_ns.max(now_ns);
+        let mut reports = Vec::new();
+        for position in 0..self.operations.len() {
+            let (id, operation) = self.operations.nth(position);
+            let (is_alive, is_running) = (operation.state.is_alive(), operation.state.phase == Phase::Reserved);
+            while let Some(fact) = operation.local.next_fact(is_alive, is_running, acks, self.now_ns, self.deadlines) {
+                reports.push(Report { operation: id, fact });
+            }
+        }
+        reports
+    }
+
+    /// Starts the next tick of a single rank: reports, verdicts and their consequences.
+    ///
+    /// # Errors
+    /// [`Error::WrongStep`] unless `step` follows on the last one; then nothing has changed.
+    pub fn tick(&mut self, step: u64, acks: &[u64], now_ns: u64) -> Result<TickReport> {
+        self.begin_step(step)?;
+        // What is rolled back by a verdict may have ended already.
+        loop {
+            let reports = self.reports(acks, now_ns);
+            let verdicts: Vec<_> = reports.into_iter().filter_map(|report| self.tally.add(0, report)).collect();
+            if verdicts.is_empty() {
+                break;
+            }
+            let rolled_back = self.outcomes.rolled_back.len();
+            self.apply(&verdicts);
+            if self.outcomes.rolled_back.len() == rolled_back {
+                break;
+            }
+        }
+        Ok(self.end_step())
+    }
+
+    /// Starts the next tick of one of several ranks: what was agreed on in the last one is applied,
+    /// what this rank sees is reported. Waits for rank 0 if it has not written the last entry yet.
+    /// With no operation open, which all ranks know alike, the log is not touched.
+    ///
+    /// # Errors
+    /// [`Error::WrongStep`], and nothing has changed; [`Error::Log`] if the ranks cannot agree any
+    /// more, which every later tick says again.
+    pub fn tick_with(&mut self, step: u64, acks: &[u64], now_ns: u64, log: &mut CommitLog) -> Result<TickReport> {
+        if self.begin_step(step)? {
+            let mut verdicts = Vec::new();
+            if let Err(error) = log.read_entry(&mut verdicts) {
+                return Err(self.lose_agreement(error));
+            }
+            self.apply(&verdicts);
+        }
+        let report = self.end_step();
+        if let Some(reports) = self.step_reports(acks, now_ns) {
+            let written = log.report(reports).and_then(|()| if log.rank() == 0 { log.write_entry() } else { Ok(()) });
+            if let Err(error) = written {
+                return Err(self.lose_agreement(error));
+            }
+        }
+        Ok(report)
+    }
+
+    /// What this rank reports in a step, if an entry is to be written in it, which is due in the next.
+    pub fn step_reports(&mut self, acks: &[u64], now_ns: u64) -> Option<Vec<Report>> {
+        self.is_entry_due = !self.operations.is_empty();
+        self.is_entry_due.then(|| self.reports(acks, now_ns))
+    }
+
+    /// Notes that the ranks cannot agree any more. Every later step says so again: what the others
+    /// have applied meanwhile is not known.
+    pub fn lose_agreement(&mut self, error: LogError) -> Error {
+        self.lost_agreement = Some(error.to_string());
+        error.into()
+    }
+
+    /// How the open operations are on this rank, to be reduced by minimum over all ranks. To be asked
+    /// for after [`Self::end_step`], if operations are open, which all ranks know alike.
+    pub fn votes(&mut self, acks: &[u64], now_ns: u64) -> Votes {
+        // What is reported is remembered in the votes.
+        let _ = self.reports(acks, now_ns);
+        Votes::new(self.operations.iter().map(|(id, operation)| (id, operation.local.vote())))
+    }
+
+    /// Applies votes of an earlier step, reduced by minimum over all ranks.
+    ///
+    /// # Errors
+    /// [`Error::NotReduced`]; then nothing has changed.
+    pub fn apply_votes(&mut self, votes: &Votes, reduced: &[i64]) -> Result<()> {
+        let verdicts = votes.verdicts(reduced).ok_or(Error::NotReduced { numbers: votes.numbers().len() })?;
+        self.apply(&verdicts);
+        Ok(())
+    }
+
+    /// Starts a step whose reports and verdicts are exchanged by the caller: [`Self::apply`],
+    /// [`Self::end_step`], [`Self::step_reports`]. True if an entry was written in the last step,
+    /// which is to be applied now.
+    ///
+    /// # Errors
+    /// [`Error::WrongStep`] unless `step` follows on the last one, [`Error::AgreementLost`] after
+    /// [`Self::lose_agreement`]; then nothing has changed.
+    pub fn begin_step(&mut self, step: u64) -> Result<bool> {
+        if let Some(reason) = &self.lost_agreement {
+            return Err(Error::AgreementLost { reason: reason.clone() });
+        }
+        if self.last_step.is_some_and(|last| last.checked_add(1) != Some(step)) {
+            let wanted = self.last_step.map_or(0, |last| last.saturating_add(1));
+            return Err(Error::WrongStep { step, wanted });
+        }
+        self.last_step = Some(step);
+        Ok(self.is_entry_due)
+    }
+
+    /// Opens the late backups that are due, and says what has come of operations since the last
+    /// step.
+    pub fn end_step(&mut self) -> TickReport {
+        self.keep_clean();
+        let mut report = std::mem::take(&mut self.outcomes);
+        // Some may have been rolled back since they were opened.
+        report.started.retain(|&id| {
+            let is_alive = self.operation_state(id).is_some_and(State::is_alive);
+            if let (false, Some(operation)) = (is_alive, self.operations.get_mut(id)) {
+                // Nobody knows of it, and nobody will submit anything.
+                operation.local.close();
+            }
+            is_alive
+        });
+        report
+    }
+
+    /// Whether ticks are needed: an operation is open, or there is something to report.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.operations.is_empty() || self.is_entry_due || self.outcomes != TickReport::default()
+    }
+
+    /// Operations that are open.
+    #[must_use]
+    pub fn open_operations(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Ends the submission of transactions after their forward. What did not run cannot be
+    /// backed up: the transaction is rolled back. Otherwise its commit waits for what was
+    /// submitted, and for the insertion.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchOperation`] for a name that was never given; then nothing has changed.
+    pub fn forward_end(&mut self, ids: &[OperationId], target_ran: bool, draft_ran: bool) -> Result<()> {
+        for &id in ids {
+            self.check_operation(id)?;
+        }
+        for &id in ids {
+            if !target_ran {
+                self.leave_incomplete(id, Reason::TargetMissing);
+            } else if self.has_draft && !draft_ran {
+                self.leave_incomplete(id, Reason::DraftMissing);
+            } else {
+                self.submitted_all(id)?;
+            }
+        }
+        Ok(())
+    }
+}
