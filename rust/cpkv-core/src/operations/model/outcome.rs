@@ -1,0 +1,147 @@
+//! What follows from an event: the machine's steps and what is done about them, in the order of
+//! `manager/outcome.rs`, for backups that have no place in a real tree.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Setup;
+use super::actions::TreeOperation;
+use super::rank::{Broken, Family, Rank};
+use crate::operations::Local;
+use crate::operations::machine::{Effects, Event, Reason};
+
+impl Rank {
+    /// A tree operation, as `CacheManager` does it.
+    pub(super) fn do_operation(
+        &mut self,
+        setup: &Setup,
+        family: &Family,
+        operation: TreeOperation,
+    ) -> Result<(), Broken> {
+        match operation {
+            TreeOperation::Nothing => Ok(()),
+            TreeOperation::Bind(index) => {
+                let index = usize::from(index);
+                self.backups[index].done.bound = true;
+                self.advance(setup, family, index, Event::Bound)
+            }
+            TreeOperation::GiveUp(index, reason) => {
+                self.advance(setup, family, usize::from(index), Event::RolledBack(reason))?;
+                // Its owner submits nothing any more.
+                let now_ns = self.now_ns;
+                let local = &mut self.backups[usize::from(index)].local;
+                local.close();
+                local.wait_from(now_ns);
+                Ok(())
+            }
+            TreeOperation::Flush => {
+                let is_alive = |&index: &usize| self.backups[index].state.is_alive();
+                let alive: SmallVec<[usize; 4]> = (0..self.backups.len()).filter(is_alive).collect();
+                alive
+                    .into_iter()
+                    .try_for_each(|index| self.advance(setup, family, index, Event::RolledBack(Reason::Flushed)))
+            }
+        }
+    }
+    /// Takes a backup one step on, and those that wait for it, as `CacheManager::advance` does.
+    pub(super) fn advance(&mut self, setup: &Setup, family: &Family, index: usize, event: Event) -> Result<(), Broken> {
+        let mut events: SmallVec<[(usize, Event); 4]> = smallvec![(index, event)];
+        let mut next = 0;
+        while let Some(&(index, event)) = events.get(next) {
+            next += 1;
+            let before = self.backups[index].state;
+            if event == Event::ParentSettled && self.nearest_in_front(family, index).is_some() {
+                continue;
+            }
+            let (state, effects) = (setup.rules.step)(before, event);
+            if !before.is_open() {
+                // The manager has forgotten it by then; the machine itself is to be right as well.
+                if (state, effects) != (before, Effects::default()) {
+                    return Err(Broken::Undone);
+                }
+                continue;
+            }
+            let children = self.children(family, index);
+            self.backups[index].state = state;
+            if let Some(follow) = self.carry_out(family, index, effects)? {
+                events.extend(children.into_iter().map(|child| (child, follow)));
+            }
+        }
+        Ok(())
+    }
+    /// Does what a step asks for. Returns what follows for those that wait.
+    fn carry_out(&mut self, family: &Family, index: usize, effects: Effects) -> Result<Option<Event>, Broken> {
+        let mut follow = None;
+        if (effects.commit || effects.release) && self.backups[index].is_flying() {
+            return Err(Broken::InFlight);
+        }
+        if effects.commit && !self.family_is_over(family, index) {
+            return Err(Broken::ParentLast);
+        }
+        let is_resident = self.is_resident(family, index);
+        let backup = &mut self.backups[index];
+        let done = &mut backup.done;
+        if effects.commit {
+            if !done.bound {
+                return Err(Broken::Unbound);
+            }
+            if done.committed || done.rolled_back || done.released {
+                return Err(Broken::Twice);
+            }
+            done.committed = true;
+            follow = Some(Event::ParentSettled);
+        }
+        if let Some(reason) = effects.roll_back {
+            if done.committed || done.rolled_back || done.released {
+                return Err(Broken::Twice);
+            }
+            done.rolled_back = true;
+            done.was_resident = is_resident;
+            follow = Some(match (is_resident, reason) {
+                // Whoever inserts its pages will have them backed up.
+                (false, _) => Event::ParentSettled,
+                (true, Reason::Flushed) => Event::RolledBack(reason),
+                (true, _) => Event::RolledBack(Reason::ParentLost),
+            });
+        }
+        if effects.release {
+            if done.committed || done.released || !done.rolled_back {
+                return Err(Broken::Twice);
+            }
+            done.released = true;
+        }
+        if !backup.state.is_open() {
+            backup.local = Local::default();
+        }
+        Ok(follow)
+    }
+
+    /// Whether the pages of a backup are on the device: whoever inserts pages inserts all in front.
+    fn is_resident(&self, family: &Family, index: usize) -> bool {
+        let parent = |&index: &usize| family[index].map(usize::from);
+        let has_it = |&last: &usize| std::iter::successors(Some(last), parent).any(|place| place == index);
+        (index..self.backups.len()).filter(has_it).any(|last| self.backups[last].done.bound)
+    }
+
+    /// The nearest backup in front of one that may still be committed.
+    fn nearest_in_front(&self, family: &Family, index: usize) -> Option<usize> {
+        let parent = |&index: &usize| family[index].map(usize::from);
+        std::iter::successors(parent(&index), parent).find(|&index| self.backups[index].state.is_alive())
+    }
+
+    /// Those that wait for a backup.
+    fn children(&self, family: &Family, index: usize) -> SmallVec<[usize; 4]> {
+        let waits = |&child: &usize| {
+            let state = self.backups[child].state;
+            state.is_alive() && state.waits_for_parent && self.nearest_in_front(family, child) == Some(index)
+        };
+        (index + 1..self.backups.len()).filter(waits).collect()
+    }
+
+    /// Whether every backup in front is committed, as far as there is one: behind pages that were not
+    /// in the tree when their backup was given up everything is backed up anew.
+    fn family_is_over(&self, family: &Family, index: usize) -> bool {
+        let parent = |&index: &usize| family[index].map(usize::from);
+        let mut in_front = std::iter::successors(parent(&index), parent).map(|index| self.backups[index].done);
+        in_front.find(|done| !done.committed).is_none_or(|done| done.rolled_back && !done.was_resident)
+    }
+}

@@ -1,0 +1,174 @@
+//! One rank: its replicated backups, its own copies, and what the manager does with both.
+
+use smallvec::SmallVec;
+
+use super::Setup;
+use super::rules::Rules;
+use crate::agreement::{Fact, OperationId, Report, Verdict};
+use crate::operations::machine::{Event, Phase, State};
+use crate::operations::{Deadlines, Local};
+
+/// A clock that an action moves by one.
+pub(super) const DEADLINES: Deadlines = Deadlines { landing_ns: 1, draining_ns: 1 };
+const BOTH_DEADLINES_NS: u64 = DEADLINES.landing_ns + DEADLINES.draining_ns;
+
+/// The generation of the backups of a world; there was one before.
+pub(super) const GENERATION: u32 = 1;
+
+/// What was broken.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Broken {
+    /// Committed while a copy on some rank had not landed.
+    Unseen,
+    /// Committed while an ack on some rank had not come.
+    Silence,
+    /// Committed before it was bound.
+    Unbound,
+    /// Released or committed while a copy was under way on that rank.
+    InFlight,
+    /// Released, committed or rolled back twice, or both committed and rolled back.
+    Twice,
+    /// Committed before a backup in front of it.
+    ParentLast,
+    /// What was over changed.
+    Undone,
+    /// A copy was said to have failed that nothing had happened to.
+    Causeless,
+}
+
+/// One copy: all that one stream of one rank copies for one backup.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) enum Copied {
+    #[default]
+    NotSubmitted,
+    Flying,
+    Landed,
+    Failed,
+}
+
+/// What was done about a backup. Kept by the model, to be compared with its phase.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a thing that was done or not")]
+pub(super) struct Done {
+    /// Its pages were inserted.
+    pub(super) bound: bool,
+    /// When it was rolled back its pages were in the tree.
+    pub(super) was_resident: bool,
+    pub(super) committed: bool,
+    pub(super) rolled_back: bool,
+    pub(super) released: bool,
+}
+
+/// One backup on one rank.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Backup {
+    pub(super) state: State,
+    pub(super) local: Local,
+    pub(super) copies: [Copied; 2],
+    /// The last thing that was reported of it.
+    pub(super) said: Option<Fact>,
+    pub(super) done: Done,
+}
+
+/// The parents of all backups.
+pub(super) type Family = SmallVec<[Option<u8>; 4]>;
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Rank {
+    /// Ticks beyond those that every rank that lives has done.
+    pub(super) steps: u8,
+    pub(super) is_dead: bool,
+    pub(super) now_ns: u64,
+    /// Copies submitted or refused, of the target and the draft of each backup in turn.
+    pub(super) submitted: usize,
+    /// The ack words: one more than the backup whose copy was seen to land.
+    pub(super) acks: [u64; 2],
+    pub(super) backups: SmallVec<[Backup; 3]>,
+    /// Reports that rank 0 has not read.
+    pub(super) published: SmallVec<[Report; 2]>,
+    /// An entry that a broken rank applies with the next tick.
+    pub(super) put_off: Vec<Verdict>,
+}
+
+/// The name of a backup.
+pub(super) fn id(index: usize) -> OperationId {
+    OperationId { index: u32::try_from(index).expect("a few"), generation: GENERATION }
+}
+
+impl Backup {
+    pub(super) fn is_flying(&self) -> bool {
+        self.copies.contains(&Copied::Flying)
+    }
+
+    fn facts(&mut self, rules: &Rules, acks: &[u64], now_ns: u64) -> SmallVec<[Fact; 3]> {
+        if !self.state.is_open() {
+            return SmallVec::new();
+        }
+        let (is_alive, is_running) = (self.state.is_alive(), self.state.phase == Phase::Reserved);
+        let next = || (rules.next_fact)(&mut self.local, is_alive, is_running, acks, now_ns, DEADLINES);
+        let facts: SmallVec<[Fact; 3]> = std::iter::from_fn(next).collect();
+        self.said = facts.last().copied().or(self.said);
+        facts
+    }
+}
+
+impl Rank {
+    pub(super) fn new(family: &Family) -> Self {
+        let backup = |parent: &Option<u8>| Backup {
+            state: State::reserved(parent.is_some()),
+            local: Local::default(),
+            copies: [Copied::NotSubmitted; 2],
+            said: None,
+            done: Done::default(),
+        };
+        Self {
+            steps: 0,
+            is_dead: false,
+            now_ns: 0,
+            submitted: 0,
+            acks: [0; 2],
+            backups: family.iter().map(backup).collect(),
+            published: SmallVec::new(),
+            put_off: Vec::new(),
+        }
+    }
+
+    /// Whether `submitted` would take a copy of this backup, as the manager decides it.
+    pub(super) fn takes_copies(&self, index: usize) -> bool {
+        let Backup { state, local, .. } = &self.backups[index];
+        state.is_open() && !local.has_ended() && !(local.is_closed() && state.is_alive())
+    }
+
+    /// Whether there would be something to report `later_ns` from now.
+    pub(super) fn has_facts(&self, setup: &Setup, later_ns: u64) -> bool {
+        let now_ns = self.now_ns + later_ns;
+        self.backups.iter().any(|backup| !backup.clone().facts(&setup.rules, &self.acks, now_ns).is_empty())
+    }
+
+    /// Whether time alone would bring something to report.
+    pub(super) fn waits_for_deadline(&self, setup: &Setup) -> bool {
+        let is_new = |backup: &Backup| {
+            let facts = |now_ns| backup.clone().facts(&setup.rules, &self.acks, now_ns);
+            facts(self.now_ns).is_empty() && !facts(self.now_ns + BOTH_DEADLINES_NS).is_empty()
+        };
+        self.backups.iter().any(is_new)
+    }
+
+    /// Publishes what there is to report.
+    pub(super) fn report(&mut self, setup: &Setup) {
+        for (index, backup) in self.backups.iter_mut().enumerate() {
+            let facts = backup.facts(&setup.rules, &self.acks, self.now_ns);
+            self.published.extend(facts.into_iter().map(|fact| Report { operation: id(index), fact }));
+        }
+    }
+
+    pub(super) fn apply(&mut self, setup: &Setup, family: &Family, entry: &[Verdict]) -> Result<(), Broken> {
+        for verdict in entry {
+            let named = (0..self.backups.len()).find(|&index| (setup.rules.names_it)(verdict.operation, id(index)));
+            if let Some(index) = named {
+                self.advance(setup, family, index, Event::Ruled(verdict.ruling))?;
+            }
+        }
+        Ok(())
+    }
+}
