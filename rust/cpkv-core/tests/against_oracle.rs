@@ -159,6 +159,7 @@ impl Pair {
             host_slots: setup.host_slots_per_lane.map(|slots| i64::from(slots * setup.lanes)),
             segment_pages: i64::from(setup.segment_pages),
             policy: setup.policy,
+            ..CacheConfig::default()
         };
         Self {
             setup: setup.clone(),
@@ -328,9 +329,10 @@ impl Pair {
 
     /// Pages that a request has no use for.
     fn free(&mut self, pages: &[i64]) {
-        match self.setup.owner {
-            PoolOwner::Cpkv => self.cache.free(pages).unwrap(),
-            PoolOwner::Engine => self.free.extend(pages),
+        let freed = self.cache.free(pages).unwrap();
+        assert_eq!(raw(&freed), pages);
+        if self.setup.owner == PoolOwner::Engine {
+            self.free.extend(pages);
         }
     }
 

@@ -14,26 +14,27 @@ use cpkv_core::{CacheConfig, CacheManager, KeyKind, Lane, Namespace, Stats};
 struct Counting;
 
 thread_local! {
-    /// Of this thread alone: the test runner allocates as well, on others.
-    static LIVE_BYTES: Cell<usize> = const { Cell::new(0) };
+    /// Of this thread alone: the test runner allocates as well, on others. Below zero if the thread has
+    /// freed what another one gave it.
+    static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
-fn count(change: impl FnOnce(usize) -> usize) {
+fn count(change: isize) {
     // Not there any more while the thread ends.
-    let _ = LIVE_BYTES.try_with(|bytes| bytes.set(change(bytes.get())));
+    let _ = LIVE_BYTES.try_with(|bytes| bytes.set(bytes.get() + change));
 }
 
 #[expect(unsafe_code, reason = "an allocator is unsafe by its interface")]
 // SAFETY: everything is passed on to the system's allocator; only counts are kept.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(|bytes| bytes.wrapping_add(layout.size()));
+        count(layout.size().cast_signed());
         // SAFETY: as required of the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(|bytes| bytes.wrapping_sub(layout.size()));
+        count(-layout.size().cast_signed());
         // SAFETY: as required of the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -42,8 +43,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn live_bytes() -> usize {
+fn live_bytes() -> isize {
     LIVE_BYTES.with(Cell::get)
+}
+
+/// What this thread has allocated since `before` and not freed.
+fn bytes_since(before: isize) -> usize {
+    usize::try_from(live_bytes() - before).unwrap()
 }
 
 /// A conversation-like stream that evicts with every request: prompts of up to 40 pages that share
@@ -103,7 +109,7 @@ fn the_heap_is_bounded_by_what_lives() {
         churn(&mut cache, requests, |cache| {
             let stats = cache.stats();
             most_nodes = most_nodes.max(stats.nodes);
-            let heap = live_bytes() - before;
+            let heap = bytes_since(before);
             let bound = bound(cache, &stats);
             assert!(heap <= bound, "{heap} bytes on the heap, at most {bound} for {stats:?}");
         });
@@ -128,7 +134,7 @@ fn metadata_bytes_are_the_heap() {
         };
         let mut cache = CacheManager::new(&config).unwrap();
         churn(&mut cache, 2_000, |cache| {
-            let (heap, counted) = (live_bytes() - before, cache.metadata_bytes());
+            let (heap, counted) = (bytes_since(before), cache.metadata_bytes());
             assert!(heap.abs_diff(counted) <= heap / 100, "{heap} bytes on the heap, {counted} counted");
         });
         assert!(cache.stats().peak_metadata_bytes >= cache.metadata_bytes());
@@ -165,7 +171,7 @@ fn a_surviving_page_does_not_hold_a_long_prompt() {
         drop(tokens);
         cache.evict(Lane(0), 20_000).unwrap();
         let pools = 20_000 * 2;
-        assert!(live_bytes() - before < 10_000 + pools, "{}", live_bytes() - before);
+        assert!(bytes_since(before) < 10_000 + pools, "{}", bytes_since(before));
         cache.release(lease);
         cache.check_integrity().unwrap();
     }
@@ -181,7 +187,7 @@ fn memory_comes_back_after_a_peak() {
             let lease = admit(&mut cache, &[token], &Namespace::default());
             cache.release(lease);
         }
-        let most = live_bytes() - before;
+        let most = bytes_since(before);
         assert!(most > 200_000 * 200);
         cache.evict(Lane(0), 199_900).unwrap();
         // The host lets go of what it holds only for something new, and the arena of its end only
@@ -194,7 +200,7 @@ fn memory_comes_back_after_a_peak() {
         cache.evict(Lane(0), 200_000).unwrap();
         let nodes = cache.stats().nodes;
         assert!(nodes < 1_000, "{nodes}");
-        let (heap, pools) = (live_bytes() - before, 200_000 * 4);
+        let (heap, pools) = (bytes_since(before), 200_000 * 4);
         let live = usize::try_from(cache.stats().pages).unwrap() * 12 * 2 + nodes.max(1_500) * 1_000;
         assert!(heap < live + pools, "{heap} bytes for {nodes} nodes, {most} at the peak");
         cache.check_integrity().unwrap();
@@ -211,8 +217,8 @@ fn tokens_that_fit_are_compact_again() {
     let lease = admit(&mut cache, &tokens, &Namespace::default());
     cache.release(lease);
     drop(tokens);
-    assert!(live_bytes() - before > 10_000 * 64 * 8);
+    assert!(bytes_since(before) > 10_000 * 64 * 8);
     cache.evict(Lane(0), 5_100).unwrap();
-    let (heap, live) = (live_bytes() - before, 4_900 * (64 * 4 + 8));
+    let (heap, live) = (bytes_since(before), 4_900 * (64 * 4 + 8));
     assert!(heap < live + 100_000, "{heap} for {live}");
 }
