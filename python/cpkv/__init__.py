@@ -13,13 +13,18 @@ import warnings
 from cpkv._core import (
     IS_DEBUG_BUILD,
     POLICIES,
+    AckWords,
+    CacheEvent,
     CacheManager,
+    CommitLog,
     Hit,
     Inserted,
     Lease,
     PageIds,
     Restored,
     Stats,
+    TickReport,
+    Transaction,
     __version__,
 )
 from cpkv.errors import (
@@ -29,15 +34,21 @@ from cpkv.errors import (
     InputTypeError,
     IntegrityError,
     LeaseError,
+    LogError,
     PageError,
+    RankError,
     TraceError,
+    TransactionError,
     UsageError,
 )
 from cpkv.types import Int64s, Namespace
 
 __all__ = [
     "POLICIES",
+    "AckWords",
+    "CacheEvent",
     "CacheManager",
+    "CommitLog",
     "ConfigError",
     "CpkvError",
     "Hit",
@@ -48,12 +59,17 @@ __all__ = [
     "IntegrityError",
     "Lease",
     "LeaseError",
+    "LogError",
     "Namespace",
     "PageError",
     "PageIds",
+    "RankError",
     "Restored",
     "Stats",
+    "TickReport",
     "TraceError",
+    "Transaction",
+    "TransactionError",
     "UsageError",
     "__version__",
 ]

@@ -8,17 +8,21 @@ A panic of the core is a bug in cpkv. It raises `IntegrityError`, and so does ev
 same cache, whose state is unknown from then on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Final, Literal, Self, final, overload
+from typing import Any, Final, Literal, Self, final, overload
 
 from cpkv.types import Int64s, Namespace
 
 __all__ = [
     "IS_DEBUG_BUILD",
     "MOST_LANES",
+    "MOST_RANKS",
     "POLICIES",
+    "AckWords",
+    "CacheEvent",
     "CacheManager",
+    "CommitLog",
     "ConfigError",
     "CpkvError",
     "Hit",
@@ -28,16 +32,22 @@ __all__ = [
     "IntegrityError",
     "Lease",
     "LeaseError",
+    "LogError",
     "PageError",
     "PageIds",
+    "RankError",
     "Restored",
     "Stats",
+    "TickReport",
+    "Transaction",
+    "TransactionError",
     "UsageError",
     "__version__",
 ]
 
 __version__: Final[str]
 MOST_LANES: Final[int]
+MOST_RANKS: Final[int]
 POLICIES: Final[tuple[str, ...]]
 IS_DEBUG_BUILD: Final[bool]
 
@@ -63,6 +73,15 @@ class LeaseError(CpkvError, RuntimeError):
 
 class UsageError(CpkvError, RuntimeError):
     """The call does not fit the way the cache was set up."""
+
+class TransactionError(CpkvError, RuntimeError):
+    """A transaction is used out of order, or with another cache."""
+
+class LogError(CpkvError, RuntimeError):
+    """The commit log cannot be made, joined or used."""
+
+class RankError(LogError):
+    """Another rank is dead, silent, or has left; the message names it."""
 
 class IntegrityError(CpkvError, RuntimeError):
     """The state of the cache contradicts itself: a bug in cpkv."""
@@ -95,9 +114,11 @@ class PageIds:
 class CacheManager:
     """A prefix cache over device pages and host slots.
 
-    In this version a host copy is bookkeeping: it counts as made when it is decided, and no bytes
-    move. A new page is copied at its insertion, an older one that has lost its copy when the
-    device evicts it.
+    Host copies are `"assumed"` or `"tracked"`. Assumed ones count as made when they are decided,
+    which is what capacity planning needs: a new page is copied at its insertion, an older one that
+    has lost its copy when the device evicts it. Tracked ones are made by an engine: `reserve`
+    before the forward, copies during it, `forward_end`, `insert`, and a `tick` at which the host
+    copy becomes visible once every byte of it has landed on every rank.
 
     Args:
         device_pages: Device pages of all lanes together; page ids go from 0 to one less.
@@ -111,6 +132,22 @@ class CacheManager:
             `None` for no host tier.
         segment_pages: Host slots whose rows lie side by side.
         policy: One of `POLICIES`; which pages go first, in both tiers.
+        copies: How host copies come to be.
+        draft: There is a draft model whose state is part of every page: a transaction whose
+            draft did not run is rolled back.
+        copy_deadline: Seconds from the end of submission after which a copy that has not landed
+            has failed; as long again, and it is stuck, its slots and pages quarantined.
+        events: Note what becomes usable and what goes, for `take_events`.
+        write: When pages get a tracked host copy: during the forward that computes them, late when
+            `write_uses` requests have used them (the first one included), or late before the
+            device evicts them.
+        write_uses: See `write`.
+        clean_pages: In each lane, so many of the device pages that would be evicted next are kept
+            with a host copy by late ones. What has none when it is evicted is lost and counted;
+            nobody waits for a copy. With `write="back"` 1 or more.
+        own_lane: The lane whose pages this rank copies, if each rank has one; the only setting in
+            which ranks differ. A transaction with such pages for which nothing was submitted by
+            the end of its forward has failed.
 
     Raises:
         ConfigError: With everything that is wrong.
@@ -127,6 +164,14 @@ class CacheManager:
         host_slots: int | None = None,
         segment_pages: int = 32,
         policy: str = "lru",
+        copies: Literal["assumed", "tracked"] = "assumed",
+        draft: bool = False,
+        copy_deadline: float = 300.0,
+        events: bool = False,
+        write: Literal["through", "selective", "back"] = "through",
+        write_uses: int = 2,
+        clean_pages: int = 0,
+        own_lane: int | None = None,
     ) -> Self: ...
     @property
     def page_size(self) -> int:
@@ -176,12 +221,15 @@ class CacheManager:
             UsageError: The pool is external.
             InputError: There is no such lane, the count is negative, or both or neither are given.
         """
-    def free(self, device_pages: Int64s) -> None:
-        """Give back pages that were allocated and that no insertion has taken.
+    def free(self, device_pages: Int64s) -> PageIds:
+        """Give back pages that no insertion has taken.
+
+        Returns those that are free now; if the pool is external, they are the engine's to free.
+        Those that an unfinished copy reads come free with a later tick.
 
         Raises:
-            PageError: A page is free already, in the cache, or given twice; none is given back.
-            UsageError: The pool is external.
+            PageError: A page is free already, in the cache, given twice, or read by an unfinished
+                copy after it was given back; none is given back.
         """
     def free_pages(self, lane: int = 0) -> int:
         """Return the free pages of a lane; 0 if the pool is external."""
@@ -221,6 +269,7 @@ class CacheManager:
         token_ids: Int64s,
         device_pages: Int64s,
         lease: Lease | None = None,
+        transaction: Transaction | None = None,
         *,
         namespace: Namespace = None,
     ) -> Inserted:
@@ -235,13 +284,107 @@ class CacheManager:
             device_pages: One page for each whole page from `lease.device_pages` on, or from the
                 first on without a lease.
             lease: What the request holds.
+            transaction: What was reserved for the pages. It is bound to them; what was reserved
+                and is not brought is given up. One that was rolled back meanwhile changes nothing.
             namespace: Where the prompt belongs, if there is no lease to say so.
 
         Raises:
             PageError, InputError: A page cannot be taken, or their number is wrong; nothing has
                 changed.
             LeaseError: The lease was released, comes from another cache, or is of other tokens.
+            TransactionError: The transaction was inserted before or comes from another cache, the
+                pages are not those that slots were reserved for, or such pages come without it;
+                nothing has changed.
         """
+    def reserve(self, batch: Sequence[tuple[Int64s, Int64s, Lease]]) -> list[Transaction]:
+        """Reserve host slots for what a forward is going to compute, before it starts.
+
+        Looks for what will be new with the insertion's own key, and below everything that was
+        reserved before: a repeated prompt reserves nothing. For each request all or nothing.
+
+        Args:
+            batch: For each request the `token_ids`, the `device_pages` and the lease that it will
+                be inserted with.
+
+        Returns:
+            One transaction for each request; its `status` is `"reserved"`, `"nothing"` or
+            `"no_room"`.
+
+        Raises:
+            UsageError: The copies of this cache are assumed.
+            PageError, InputError, LeaseError: What `insert` would refuse; nothing has changed.
+        """
+    def forward_end(
+        self, transactions: Sequence[Transaction], *, target_ran: bool = True, draft_ran: bool = True
+    ) -> None:
+        """End the submission of transactions. Nothing waits for a hook that never fires.
+
+        What did not run cannot be backed up: the transaction is rolled back (`draft_ran` counts
+        only if the cache has a draft).
+
+        Raises:
+            TransactionError: One comes from another cache; nothing has changed.
+        """
+    def tick(self, step: int, acks: AckWords | Int64s | None = None, *, now_ns: int | None = None) -> TickReport:
+        """Make commits, rollbacks and frees visible. The first step may be any; then one by one.
+
+        With a commit log, what the ranks agreed on at the last tick is applied, and this rank's
+        facts are reported; waits for rank 0 if it is behind, with other threads running.
+
+        Args:
+            step: The number of the tick, alike on all ranks.
+            acks: What each copy stream has reached, shape `(streams,)`.
+            now_ns: A clock in nanoseconds that does not go back; the machine's if not given.
+
+        Raises:
+            UsageError: A step was left out or came twice; nothing has changed.
+            RankError: Another rank is dead, silent or has left. Every later tick says so again.
+        """
+    def has_work(self) -> bool:
+        """Return whether ticks are needed: an operation is open, or there is news."""
+    def flush(self) -> PageIds:
+        """Forget all pages, whatever is under way.
+
+        What leases and unfinished copies hold stays until they end, but nobody finds it. Returns
+        the device pages that are free now; others follow with later ticks.
+        """
+    @property
+    def fingerprint(self) -> int:
+        """A number of the version and all settings, to be alike on all ranks."""
+    def attach_log(self, log: CommitLog) -> None:
+        """Agree with other ranks through `log` from the next tick on. To be done once.
+
+        Raises:
+            LogError: The cache has a log or a reduction already, the log is another cache's or for
+                caches with another fingerprint, or operations are open.
+        """
+    def take_events(self) -> list[CacheEvent]:
+        """Take the events since this was called last, parents before their children.
+
+        Beyond 65,536 events that nobody takes the others are dropped (`Stats.dropped_events`).
+        """
+    def page_hashes(self, token_ids: Int64s, *, namespace: Namespace = None) -> list[int]:
+        """Return the names of the whole pages of a prompt, as events have them.
+
+        64 bits each, alike in every process. A hash depends on the namespace, the kind of key, the
+        page size and all tokens up to the end of the page, with pair keys on the one after it too.
+        It names a page; whether two pages are the same the cache decides by their tokens.
+        """
+    def attach_reduction(self, reduce: Callable[[PageIds], Int64s | Callable[[], Int64s]]) -> None:
+        """Agree with ranks on other hosts through a reduction from the next tick on. To be done once.
+
+        Args:
+            reduce: Called once in each tick with an operation open, which all ranks know alike, with
+                0s and 1s, `int64`, shape `(n,)`, `n` alike on all ranks. Returns their minimum over
+                all ranks, or something that is called at the next tick and returns it: a reduction
+                that goes on beside the forward.
+
+        Raises:
+            LogError: The cache has a log or a reduction already.
+            InputTypeError: It cannot be called.
+        """
+    def dump(self) -> dict[str, Any]:
+        """Return the whole state as plain data for `json.dumps`: tree, slots, transactions."""
     def stats(self) -> Stats:
         """Return what the cache has done and holds now."""
     def digest(self) -> int:
@@ -321,14 +464,15 @@ class Inserted:
     @property
     def duplicates(self) -> PageIds:
         """Pages that the cache had already. They still belong to the request, which should go
-        over to the cache's own (`Lease.page_ids`) and free them.
+        over to the cache's own (`Lease.page_ids`) and free them. Those that an unfinished copy
+        reads are not among them: they come free with a later tick.
         """
     @property
     def new_pages(self) -> int:
         """Pages that are new in the cache."""
     @property
     def host_pages(self) -> int:
-        """New pages that have a host copy."""
+        """New pages that have a host copy, or a backup that is not finished."""
 
 @final
 class Restored:
@@ -339,6 +483,182 @@ class Restored:
         """Pages for what another request has restored meanwhile; they still belong to the
         request, which should go over to the cache's own and free them.
         """
+
+# --- Backups ---
+
+@final
+class Transaction:
+    """One backup of a run of pages.
+
+    A context manager: what was not inserted at its end is aborted. One that is dropped before
+    it was inserted or aborted is aborted with a `ResourceWarning`. Late ones need neither.
+    """
+
+    @property
+    def id(self) -> int | None:
+        """Its number, `generation << 32 | index`, alike on all ranks; `None` without slots."""
+    @property
+    def late(self) -> bool:
+        """Whether it is for pages that were in the cache already."""
+    @property
+    def status(
+        self,
+    ) -> Literal["nothing", "no_room", "reserved", "pending", "draining", "quarantined", "over"]:
+        """Where it is in its life. Whether it was committed, the tick has told."""
+    @property
+    def pages(self) -> int:
+        """Pages that it copies; 0 without slots.
+
+        Raises:
+            TransactionError: It is over.
+        """
+    @property
+    def first_page(self) -> int:
+        """Pages of the prompt in front of its own.
+
+        Raises:
+            TransactionError: It has no slots, or is over.
+        """
+    def plan(self) -> tuple[PageIds, PageIds]:
+        """Return the device pages and the host slots of its pages, in order, shape `(pages,)`.
+
+        Raises:
+            TransactionError: It is over.
+        """
+    def submitted(self, stream: int, sequence: int) -> None:
+        """Note a copy on this rank that `stream` acknowledges by reaching `sequence`, 1 or more.
+
+        To be called before the copy is queued: if it raises, the copy must not be.
+
+        Raises:
+            TransactionError: It is over, it was said that everything was submitted, or the
+                sequence is 0.
+        """
+    def submitted_all(self) -> None:
+        """Note that this rank has submitted everything. `forward_end` does it for a forward."""
+    def copy_failed(self) -> None:
+        """Note that a copy on this rank has failed; to be done before a later word can pass it."""
+    def abort(self, reason: Literal["aborted", "retracted"] = "aborted") -> None:
+        """Give it up. Its slots and pages are free once no copy uses them. Idempotent."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
+class TickReport:
+    """What has come of operations since the last tick."""
+
+    @property
+    def committed(self) -> list[int]:
+        """Transactions, by their `id`, whose host copy is visible now; parents come first."""
+    @property
+    def rolled_back(self) -> list[tuple[int, str]]:
+        """Transactions that were rolled back, and why: `insert_miss`, `aborted`, `retracted`,
+        `copy_failed`, `target_missing`, `draft_missing`, `parent_lost` or `flushed`.
+        """
+    @property
+    def started(self) -> list[Transaction]:
+        """Late transactions, whose copies are to be submitted now."""
+    @property
+    def freed_pages(self) -> PageIds:
+        """Pages of an external pool that are the engine's to free now."""
+
+@final
+class AckWords:
+    """One 64-bit sequence number for each copy stream of this rank; they only grow.
+
+    Args:
+        streams: How many, 1 to 1,024.
+    """
+
+    def __new__(cls, streams: int) -> Self: ...
+    @property
+    def streams(self) -> int:
+        """How many streams there are."""
+    def address(self, stream: int) -> int:
+        """Return the address of a word, for a device to write to. Valid while the object lives."""
+    def store(self, stream: int, sequence: int) -> None:
+        """Let a stream have reached `sequence`; one that it has passed changes nothing."""
+    def load(self, stream: int) -> int:
+        """Return what a stream has reached."""
+
+@final
+class CommitLog:
+    """The log in shared memory by which the rank processes of one host agree.
+
+    Rank 0 makes it, the others join it by name and nonce, which they exchange at start. Each is
+    known to live by a lock on a file of its own. A context manager that closes on exit.
+    """
+
+    @staticmethod
+    def create(name: str, nonce: int, *, ranks: int, fingerprint: int, directory: str = "/dev/shm") -> CommitLog:
+        """Make the log, as rank 0.
+
+        Raises:
+            LogError: It exists, or cannot be made there.
+        """
+    @staticmethod
+    def join(
+        name: str,
+        nonce: int,
+        rank: int,
+        *,
+        ranks: int,
+        fingerprint: int,
+        timeout: float = 300.0,
+        directory: str = "/dev/shm",
+    ) -> CommitLog:
+        """Join the log as one of the other ranks, waiting for rank 0 to make it.
+
+        Raises:
+            LogError: It is not there in `timeout` seconds, or made with other settings.
+        """
+    @property
+    def rank(self) -> int:
+        """This rank."""
+    def wait_for_all(self, timeout: float = 300.0) -> None:
+        """Wait, as rank 0, until all ranks have joined.
+
+        Raises:
+            RankError: Some have not in `timeout` seconds.
+        """
+    def set_patience(self, *, warning: float = 5.0, deadline: float = 300.0) -> None:
+        """Set the seconds of waiting for a rank after which a warning is logged and an error raised."""
+    def close(self) -> None:
+        """Leave. Whoever waits for this rank is told."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
+class CacheEvent:
+    """A change of what the cache holds, for routers."""
+
+    @property
+    def kind(self) -> Literal["stored", "removed", "cleared"]:
+        """What has happened; `"cleared"` is for all pages of both tiers."""
+    @property
+    def medium(self) -> Literal["device", "host"] | None:
+        """The tier, or `None` if everything was cleared."""
+    @property
+    def page_hashes(self) -> list[int]:
+        """The pages, in the order of the prompt."""
+    @property
+    def parent_hash(self) -> int | None:
+        """The page in front of the first one that was stored."""
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens of the pages that were stored."""
 
 # --- Figures ---
 
@@ -389,6 +709,39 @@ class Stats:
     def lost_pages(self) -> int:
         """Left the cache with their device copy, because the host could not take them."""
     @property
+    def reserved_pages(self) -> int:
+        """Slots were reserved for before their forward."""
+    @property
+    def late_reserved_pages(self) -> int:
+        """Slots were reserved for when they were in the cache already."""
+    @property
+    def committed_operations(self) -> int:
+        """Backups that became visible."""
+    @property
+    def committed_pages(self) -> int:
+        """Pages of backups that became visible."""
+    @property
+    def rolled_back_operations(self) -> int:
+        """Backups that were rolled back."""
+    @property
+    def rolled_back_pages(self) -> int:
+        """Pages of backups that were rolled back."""
+    @property
+    def insert_missed_pages(self) -> int:
+        """Slots were reserved for, and the insertion did not bring them."""
+    @property
+    def donors_lost(self) -> int:
+        """Backups that were rolled back though others rely on them, and are made up for."""
+    @property
+    def quarantined_operations(self) -> int:
+        """Backups that had a copy which was not known to end."""
+    @property
+    def flushes(self) -> int:
+        """Flushes."""
+    @property
+    def dropped_events(self) -> int:
+        """Events dropped because nobody took them."""
+    @property
     def device_capacity_pages(self) -> int:
         """All device pages."""
     @property
@@ -397,6 +750,9 @@ class Stats:
     @property
     def device_free_pages(self) -> int:
         """Device pages that nobody uses; 0 if the pool is external."""
+    @property
+    def device_fenced_pages(self) -> int:
+        """Device pages that nobody has any more, and that an unfinished copy reads."""
     @property
     def device_evictable_pages(self) -> int:
         """Device pages that could be evicted now."""
@@ -409,6 +765,18 @@ class Stats:
     @property
     def host_cached_slots(self) -> int:
         """Host slots that hold pages of the cache."""
+    @property
+    def host_reserved_slots(self) -> int:
+        """Host slots of backups that may still be committed."""
+    @property
+    def host_draining_slots(self) -> int:
+        """Host slots of rolled back backups whose copies have not ended."""
+    @property
+    def host_quarantined_slots(self) -> int:
+        """Host slots of rolled back backups whose copies are not known to end."""
+    @property
+    def open_operations(self) -> int:
+        """Operations that are open."""
     @property
     def host_mirror_slots(self) -> int:
         """Host slots among them whose pages are on the device too."""

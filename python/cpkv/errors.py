@@ -7,7 +7,10 @@ from cpkv._core import (
     InputTypeError,
     IntegrityError,
     LeaseError,
+    LogError,
     PageError,
+    RankError,
+    TransactionError,
     UsageError,
 )
 
@@ -18,8 +21,11 @@ __all__ = [
     "InputTypeError",
     "IntegrityError",
     "LeaseError",
+    "LogError",
     "PageError",
+    "RankError",
     "TraceError",
+    "TransactionError",
     "UsageError",
 ]
 

@@ -1,21 +1,32 @@
 //! The cache and what its calls return.
 
-use cpkv_core::{CacheConfig, Error, KeyKind, PageId, Placement, Policy, PoolOwner};
-use pyo3::prelude::*;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
+use cpkv_core::{CacheConfig, Copies, Error, KeyKind, PageId, Placement, Policy, PoolOwner, WritePolicy};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::agreement::Agreement;
 use crate::core::SharedCore;
+use crate::dump;
 use crate::errors;
 use crate::integers::Integers;
 use crate::lease::Lease;
 use crate::page_ids::PageIds;
 use crate::stats::Stats;
+use crate::transaction::Transaction;
 use crate::whole::Whole;
 use crate::{LONG_CALL_PAGES, LONG_CALL_TOKENS, namespace};
 
 #[pyclass(frozen, module = "cpkv")]
 pub(crate) struct CacheManager {
     pub(crate) core: SharedCore,
-    config: CacheConfig,
+    pub(crate) config: CacheConfig,
+    /// How several ranks agree.
+    pub(crate) agreement: Mutex<Agreement>,
+    /// The time that ticks are counted from, if the engine gives none.
+    pub(crate) started: Instant,
 }
 
 /// What a match found.
@@ -34,7 +45,7 @@ pub(crate) struct Inserted(cpkv_core::Inserted);
 #[pyclass(frozen, module = "cpkv")]
 pub(crate) struct Restored(cpkv_core::Restored);
 
-fn page_ids(pages: &[PageId]) -> PageIds {
+pub(crate) fn page_ids(pages: &[PageId]) -> PageIds {
     PageIds::new(pages.iter().map(|page| page.raw()))
 }
 
@@ -49,6 +60,30 @@ fn choice<T: Copy>(name: &str, value: &str, known: &[(&str, T)], conflicts: &mut
 }
 
 const KEYS: [(&str, KeyKind); 2] = [("token", KeyKind::Token), ("pair", KeyKind::Pair)];
+const COPIES: [(&str, Copies); 2] = [("assumed", Copies::Assumed), ("tracked", Copies::Tracked)];
+
+const WRITES: [(&str, WritePolicy); 3] =
+    [("through", WritePolicy::Through), ("selective", WritePolicy::Selective(2)), ("back", WritePolicy::Back)];
+
+fn write_policy(write: &str, uses: Whole, conflicts: &mut Vec<String>) -> WritePolicy {
+    let policy = choice("write", write, &WRITES, conflicts).unwrap_or_default();
+    let Ok(uses) = u32::try_from(uses.0) else {
+        conflicts.push(format!("write_uses is {}, want 1 to {}", uses.0, u32::MAX));
+        return policy;
+    };
+    if matches!(policy, WritePolicy::Selective(_)) { WritePolicy::Selective(uses) } else { policy }
+}
+
+/// A deadline in seconds as nanoseconds; one that is none is a conflict.
+fn deadline_ns(seconds: f64, conflicts: &mut Vec<String>) -> i64 {
+    let deadline = Duration::try_from_secs_f64(seconds).ok().filter(|deadline| !deadline.is_zero());
+    let Some(deadline) = deadline else {
+        conflicts.push(format!("copy_deadline is {seconds}, want more than 0 seconds"));
+        return 1;
+    };
+    i64::try_from(deadline.as_nanos()).unwrap_or(i64::MAX)
+}
+
 const OWNERS: [(&str, PoolOwner); 2] = [("owned", PoolOwner::Cpkv), ("external", PoolOwner::Engine)];
 
 /// Reads where pages are to be, either so many in a stripe or a lane for each, and calls the core.
@@ -83,10 +118,14 @@ impl CacheManager {
     #[pyo3(
         signature = (
             *, device_pages, page_size = Whole(64), key = "token", lanes = Whole(1), device_pool = "owned",
-            host_slots = None, segment_pages = Whole(32), policy = "lru",
+            host_slots = None, segment_pages = Whole(32), policy = "lru", copies = "assumed", draft = false,
+            copy_deadline = 300.0, events = false, write = "through", write_uses = Whole(2), clean_pages = Whole(0),
+            own_lane = None,
         ),
         text_signature = "(*, device_pages, page_size=64, key='token', lanes=1, device_pool='owned', \
-            host_slots=None, segment_pages=32, policy='lru')",
+            host_slots=None, segment_pages=32, policy='lru', copies='assumed', draft=False, copy_deadline=300.0, \
+            events=False, write='through', write_uses=2, clean_pages=0, \
+            own_lane=None)",
     )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments, one for each setting")]
     fn new(
@@ -99,6 +138,14 @@ impl CacheManager {
         host_slots: Option<Whole>,
         segment_pages: Whole,
         policy: &str,
+        copies: &str,
+        draft: bool,
+        copy_deadline: f64,
+        events: bool,
+        write: &str,
+        write_uses: Whole,
+        clean_pages: Whole,
+        own_lane: Option<Whole>,
     ) -> PyResult<Self> {
         let mut conflicts = Vec::new();
         let config = CacheConfig {
@@ -110,9 +157,24 @@ impl CacheManager {
             host_slots: host_slots.map(|slots| slots.0),
             segment_pages: segment_pages.0,
             policy: choice("policy", policy, &Policy::ALL, &mut conflicts).unwrap_or_default(),
+            copies: choice("copies", copies, &COPIES, &mut conflicts).unwrap_or_default(),
+            write: write_policy(write, write_uses, &mut conflicts),
+            clean_pages: clean_pages.0,
+            events,
+            own_lane: own_lane.and_then(|lane| {
+                let lane = u32::try_from(lane.0);
+                if lane.is_err() {
+                    conflicts.push("own_lane is negative, want 0 or more".to_owned());
+                }
+                lane.ok()
+            }),
+            has_draft: draft,
+            copy_deadline_ns: deadline_ns(copy_deadline, &mut conflicts),
         };
         match cpkv_core::CacheManager::new(&config) {
-            Ok(core) if conflicts.is_empty() => Ok(Self { core: SharedCore::new(core), config }),
+            Ok(core) if conflicts.is_empty() => {
+                Ok(Self { core: SharedCore::new(core), config, agreement: Mutex::default(), started: Instant::now() })
+            }
             Ok(_) => Err(errors::from_core(py, &Error::Config { conflicts })),
             Err(Error::Config { conflicts: more }) => {
                 conflicts.extend(more);
@@ -183,11 +245,11 @@ impl CacheManager {
         Ok(allocated.as_deref().map(page_ids))
     }
 
-    fn free(&self, py: Python<'_>, device_pages: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn free(&self, py: Python<'_>, device_pages: &Bound<'_, PyAny>) -> PyResult<PageIds> {
         let device_pages = Integers::read(device_pages, "device_pages")?;
         let device_pages = device_pages.as_slice();
         let freed = self.core.call(py, device_pages.len() >= LONG_CALL_PAGES, |core| core.free(device_pages))?;
-        freed.map_err(|error| errors::from_core(py, &error))
+        Ok(page_ids(&freed.map_err(|error| errors::from_core(py, &error))?))
     }
 
     #[pyo3(signature = (lane = Whole(0)), text_signature = "($self, lane=0)")]
@@ -232,12 +294,13 @@ impl CacheManager {
         restored.map(Restored).map_err(|error| errors::from_core(py, &error))
     }
 
-    #[pyo3(signature = (token_ids, device_pages, lease = None, *, namespace = None))]
+    #[pyo3(signature = (token_ids, device_pages, lease = None, transaction = None, *, namespace = None))]
     fn insert(
         slf: &Bound<'_, Self>,
         token_ids: &Bound<'_, PyAny>,
         device_pages: &Bound<'_, PyAny>,
         lease: Option<&Lease>,
+        transaction: Option<&Transaction>,
         namespace: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Inserted> {
         let (py, core) = (slf.py(), &slf.get().core);
@@ -251,12 +314,36 @@ impl CacheManager {
                 let message = "namespace: the lease has one already, give it without a lease only".to_owned();
                 return Err(errors::input(py, message));
             }
-            core.call_with(py, lease, is_long, |core, held| core.insert(tokens, device_pages, held))?
+            if let Some(transaction) = transaction {
+                check_transaction(slf, transaction)?;
+            }
+            let operation = transaction.and_then(Transaction::operation);
+            let inserted = core.call_with(py, lease, is_long, |core, held| match operation {
+                Some(id) => core.insert_bound(tokens, device_pages, held, id),
+                None => core.insert(tokens, device_pages, held),
+            })?;
+            if let (Ok(_), Some(transaction)) = (&inserted, transaction) {
+                transaction.settle();
+            }
+            inserted
         } else {
+            if transaction.is_some() {
+                let message = "transaction: it goes with the lease that it was reserved for".to_owned();
+                return Err(errors::input(py, message));
+            }
             let namespace = namespace::read(namespace)?;
             core.call(py, is_long, |core| core.insert_unleased(tokens, device_pages, &namespace))?
         };
         inserted.map(Inserted).map_err(|error| errors::from_core(py, &error))
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<PageIds> {
+        self.core.call(py, true, |core| page_ids(&core.flush()))
+    }
+
+    fn dump<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dump = self.core.call(py, true, |core| core.dump())?;
+        dump::to_dict(py, &dump)
     }
 
     fn stats(&self, py: Python<'_>) -> PyResult<Stats> {
@@ -285,7 +372,16 @@ impl CacheManager {
     }
 }
 
-fn check_cache(cache: &Bound<'_, CacheManager>, lease: &Lease) -> PyResult<()> {
+/// Refuses a transaction of another cache.
+pub(crate) fn check_transaction(cache: &Bound<'_, CacheManager>, transaction: &Transaction) -> PyResult<()> {
+    if transaction.cache.is(cache) {
+        Ok(())
+    } else {
+        Err(errors::transaction(cache.py(), "the transaction comes from another cache"))
+    }
+}
+
+pub(crate) fn check_cache(cache: &Bound<'_, CacheManager>, lease: &Lease) -> PyResult<()> {
     if lease.cache.is(cache) { Ok(()) } else { Err(errors::lease(cache.py(), "the lease comes from another cache")) }
 }
 

@@ -1,6 +1,7 @@
 //! The exception tree, and what each refusal of the core becomes.
 
-use cpkv_core::Error;
+use cpkv_core::{Error, LogError};
+use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyException, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -15,6 +16,9 @@ struct Exceptions {
     page: Py<PyType>,
     lease: Py<PyType>,
     usage: Py<PyType>,
+    transaction: Py<PyType>,
+    log: Py<PyType>,
+    rank: Py<PyType>,
     integrity: Py<PyType>,
 }
 
@@ -33,6 +37,7 @@ fn exceptions(py: Python<'_>) -> PyResult<&Exceptions> {
         let runtime_error = py.get_type::<PyRuntimeError>();
         let base = make("CpkvError", &[&py.get_type::<PyException>()], "Base of everything that cpkv raises.")?;
         let base_type = base.bind(py);
+        let log = make("LogError", &[base_type, &runtime_error], "The commit log cannot be made, joined or used.")?;
         let input = make("InputError", &[base_type, &value_error], "An argument has a value that cannot be.")?;
         Ok(Exceptions {
             config: make("ConfigError", &[base_type, &value_error], "The settings contradict each other.")?,
@@ -56,6 +61,13 @@ fn exceptions(py: Python<'_>) -> PyResult<&Exceptions> {
                 &[base_type, &runtime_error],
                 "The call does not fit the way the cache was set up.",
             )?,
+            transaction: make(
+                "TransactionError",
+                &[base_type, &runtime_error],
+                "A transaction is used out of order, or with another cache.",
+            )?,
+            rank: make("RankError", &[log.bind(py)], "Another rank is dead, silent, or has left.")?,
+            log,
             integrity: make(
                 "IntegrityError",
                 &[base_type, &runtime_error],
@@ -78,6 +90,9 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PageError", &exceptions.page)?;
     module.add("LeaseError", &exceptions.lease)?;
     module.add("UsageError", &exceptions.usage)?;
+    module.add("TransactionError", &exceptions.transaction)?;
+    module.add("LogError", &exceptions.log)?;
+    module.add("RankError", &exceptions.rank)?;
     module.add("IntegrityError", &exceptions.integrity)
 }
 
@@ -101,9 +116,21 @@ fn class_of<'a>(exceptions: &'a Exceptions, error: &Error) -> &'a Py<PyType> {
         | Error::PageRepeated { .. }
         | Error::PageInTree { .. }
         | Error::PageNotAllocated { .. }
+        | Error::PageHeld { .. }
         | Error::LaneMismatch { .. } => &exceptions.page,
         Error::LeaseTokens { .. } => &exceptions.lease,
-        Error::ExternalPool { .. } => &exceptions.usage,
+        Error::ExternalPool { .. } | Error::AssumedCopies { .. } | Error::WrongStep { .. } => &exceptions.usage,
+        Error::NoSuchOperation { .. }
+        | Error::AlreadyBound { .. }
+        | Error::Closed { .. }
+        | Error::NoSequence { .. }
+        | Error::OtherPage { .. }
+        | Error::TransactionLeftOut { .. } => &exceptions.transaction,
+        Error::Log(
+            LogError::Silent { .. } | LogError::Dead { .. } | LogError::Left { .. } | LogError::NotJoined { .. },
+        )
+        | Error::AgreementLost { .. } => &exceptions.rank,
+        Error::Log(_) | Error::NotReduced { .. } => &exceptions.log,
         Error::Integrity { .. } => &exceptions.integrity,
         // The core's enum may grow; the base says no less than is known.
         _ => &exceptions.base,
@@ -123,6 +150,31 @@ pub(crate) fn input_type(py: Python<'_>, message: String) -> PyErr {
 /// A `LeaseError`.
 pub(crate) fn lease(py: Python<'_>, message: &str) -> PyErr {
     raise(py, |exceptions| &exceptions.lease, message.to_owned())
+}
+
+/// A `TransactionError`.
+pub(crate) fn transaction(py: Python<'_>, message: &str) -> PyErr {
+    raise(py, |exceptions| &exceptions.transaction, message.to_owned())
+}
+
+/// A `LogError`.
+pub(crate) fn log(py: Python<'_>, message: String) -> PyErr {
+    raise(py, |exceptions| &exceptions.log, message)
+}
+
+/// Warns about an object that was dropped before its time.
+pub(crate) fn warn_dropped<Category: PyTypeInfo>(message: &str) {
+    Python::attach(|py| {
+        // The object may die while an exception is on its way; warning must not swallow it.
+        let pending = PyErr::take(py);
+        let message = std::ffi::CString::new(message).unwrap_or_default();
+        if let Err(error) = PyErr::warn(py, &py.get_type::<Category>(), &message, 1) {
+            error.write_unraisable(py, None);
+        }
+        if let Some(pending) = pending {
+            pending.restore(py);
+        }
+    });
 }
 
 /// An `IntegrityError`.

@@ -1,6 +1,6 @@
 //! Leases: what a request holds, released once.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use cpkv_core::Pages;
 use pyo3::exceptions::PyResourceWarning;
@@ -29,6 +29,15 @@ impl Lease {
     /// poisoned the cache, which is what counts.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<cpkv_core::Lease>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the lease unless it is locked.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Option<cpkv_core::Lease>>> {
+        match self.held.try_lock() {
+            Ok(held) => Some(held),
+            Err(TryLockError::Poisoned(held)) => Some(held.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     fn read<T>(&self, py: Python<'_>, read: impl FnOnce(&cpkv_core::Lease) -> T) -> PyResult<T> {
@@ -114,17 +123,6 @@ impl Drop for Lease {
         let pages = lease.pages();
         // A cache that is broken has said so already.
         let _ = self.core().run(|core| core.release(lease));
-        Python::attach(|py| {
-            // The object may die while an exception is on its way; warning must not swallow it.
-            let pending = PyErr::take(py);
-            let message = format!("a lease of {pages} pages was dropped without release()");
-            let message = std::ffi::CString::new(message).unwrap_or_default();
-            if let Err(error) = PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &message, 1) {
-                error.write_unraisable(py, None);
-            }
-            if let Some(pending) = pending {
-                pending.restore(py);
-            }
-        });
+        errors::warn_dropped::<PyResourceWarning>(&format!("a lease of {pages} pages was dropped without release()"));
     }
 }

@@ -3,18 +3,23 @@
 //! One file per topic. Classes are frozen; a method reads its arguments, calls one function of the
 //! core and converts what comes back.
 //!
-//! Lock order: a lease, then its cache. Never the other way round, and never Python while a lock
+//! Lock order: a lease, a commit log, then the cache. Never the other way round, and never Python while a lock
 //! is held: long calls run detached from the interpreter and drop their locks before they attach
 //! again, so that a thread waiting for a lock with the interpreter held cannot stop its holder.
 
+mod agreement;
 mod cache;
 mod core;
+mod dump;
 mod errors;
+mod events;
 mod integers;
 mod lease;
 mod namespace;
 mod page_ids;
 mod stats;
+mod tick;
+mod transaction;
 mod whole;
 
 use pyo3::prelude::*;
@@ -25,13 +30,19 @@ mod _core {
     use pyo3::types::PyTuple;
 
     #[pymodule_export]
+    use crate::agreement::{AckWords, CommitLog};
+    #[pymodule_export]
     use crate::cache::{CacheManager, Hit, Inserted, Restored};
+    #[pymodule_export]
+    use crate::events::CacheEvent;
     #[pymodule_export]
     use crate::lease::Lease;
     #[pymodule_export]
     use crate::page_ids::PageIds;
     #[pymodule_export]
     use crate::stats::Stats;
+    #[pymodule_export]
+    use crate::transaction::{TickReport, Transaction};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -39,6 +50,7 @@ mod _core {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("POLICIES", PyTuple::new(module.py(), cpkv_core::Policy::ALL.map(|(name, _)| name))?)?;
         module.add("MOST_LANES", cpkv_core::MOST_LANES)?;
+        module.add("MOST_RANKS", cpkv_core::MOST_RANKS)?;
         module.add("IS_DEBUG_BUILD", cfg!(debug_assertions))
     }
 }

@@ -30,6 +30,11 @@ impl PageIds {
         Self::part_of(ids, 0, length)
     }
 
+    /// Other numbers that go out in the same way.
+    pub(crate) fn of_numbers(numbers: &[i64]) -> Self {
+        Self::part_of(Arc::from(numbers), 0, numbers.len())
+    }
+
     fn part_of(ids: Arc<[i64]>, start: usize, length: usize) -> Self {
         let signed = |count: usize| isize::try_from(count).expect("no longer than memory");
         Self { ids, start, shape: [signed(length)], strides: [signed(size_of::<i64>())] }

@@ -48,6 +48,16 @@ impl Whole {
         self.within(py, name, 0, i64::from(u32::MAX)).map(Lane)
     }
 
+    /// A copy stream.
+    pub(crate) fn stream(self, py: Python<'_>, name: &str) -> PyResult<u32> {
+        self.within(py, name, 0, 1_023)
+    }
+
+    /// A sequence number, a tick or a time.
+    pub(crate) fn sequence(self, py: Python<'_>, name: &str) -> PyResult<u64> {
+        self.within(py, name, 0, i64::MAX)
+    }
+
     /// What pages are worth.
     pub(crate) fn priority(self, py: Python<'_>, name: &str) -> PyResult<i32> {
         self.within(py, name, i64::from(i32::MIN), i64::from(i32::MAX))

@@ -1,0 +1,221 @@
+//! Acknowledgements of copy streams, and the commit log of several ranks.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cpkv_core::{LogGeometry, Patience, Votes, Waited};
+use pyo3::prelude::*;
+
+use crate::errors;
+use crate::whole::Whole;
+
+/// One sequence number for each copy stream of this rank.
+#[pyclass(frozen, module = "cpkv")]
+pub(crate) struct AckWords(cpkv_core::AckWords);
+
+impl AckWords {
+    /// What every stream has reached.
+    pub(crate) fn load_all(&self) -> Vec<u64> {
+        (0..self.0.streams()).map(|stream| self.0.load(cpkv_core::Stream(stream))).collect()
+    }
+
+    fn stream(&self, py: Python<'_>, stream: Whole) -> PyResult<cpkv_core::Stream> {
+        let number = stream.stream(py, "stream")?;
+        let last = self.0.streams() - 1;
+        if number > last {
+            return Err(errors::input(py, format!("stream is {number}, want 0 to {last}")));
+        }
+        Ok(cpkv_core::Stream(number))
+    }
+}
+
+/// More streams than any rank has.
+const MOST_STREAMS: i64 = 1_024;
+
+#[pymethods]
+impl AckWords {
+    #[new]
+    #[pyo3(signature = (streams), text_signature = "(streams)")]
+    fn new(py: Python<'_>, streams: Whole) -> PyResult<Self> {
+        let known = u32::try_from(streams.0).ok().filter(|_| (1..=MOST_STREAMS).contains(&streams.0));
+        let streams =
+            known.ok_or_else(|| errors::input(py, format!("streams is {}, want 1 to {MOST_STREAMS}", streams.0)))?;
+        Ok(Self(cpkv_core::AckWords::new(streams)))
+    }
+
+    #[getter]
+    fn streams(&self) -> u32 {
+        self.0.streams()
+    }
+
+    fn address(&self, py: Python<'_>, stream: Whole) -> PyResult<usize> {
+        Ok(self.0.address(self.stream(py, stream)?))
+    }
+
+    fn store(&self, py: Python<'_>, stream: Whole, sequence: Whole) -> PyResult<()> {
+        let (stream, sequence) = (self.stream(py, stream)?, sequence.sequence(py, "sequence")?);
+        self.0.store(stream, sequence);
+        Ok(())
+    }
+
+    fn load(&self, py: Python<'_>, stream: Whole) -> PyResult<u64> {
+        Ok(self.0.load(self.stream(py, stream)?))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("AckWords({:?})", self.load_all())
+    }
+}
+
+/// How the ranks agree.
+#[derive(Default)]
+pub(crate) enum Agreement {
+    /// There is one.
+    #[default]
+    Alone,
+    /// On one host, through a log.
+    Log(Py<CommitLog>),
+    /// On several hosts, by a reduction; with the votes of the last tick and what came of them.
+    Reduction(Py<PyAny>, Option<(Votes, Py<PyAny>)>),
+}
+
+/// The log by which the ranks of one host agree.
+#[pyclass(frozen, module = "cpkv")]
+pub(crate) struct CommitLog {
+    /// `None` once closed.
+    log: Mutex<Option<cpkv_core::CommitLog>>,
+    /// What was waited for too long. Filled without the interpreter, told afterwards.
+    waited: Arc<Mutex<Vec<Waited>>>,
+    rank: u32,
+    fingerprint: u64,
+    is_claimed: AtomicBool,
+}
+
+impl CommitLog {
+    fn new(mut log: cpkv_core::CommitLog, fingerprint: u64) -> Self {
+        let waited = Arc::new(Mutex::new(Vec::new()));
+        let hook = Arc::clone(&waited);
+        log.on_wait(move |one| hook.lock().unwrap_or_else(PoisonError::into_inner).push(one));
+        let (rank, is_claimed) = (log.rank(), AtomicBool::new(false));
+        Self { rank, log: Mutex::new(Some(log)), waited, fingerprint, is_claimed }
+    }
+
+    /// Locks the log; to be done before a cache is locked.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<cpkv_core::CommitLog>> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Logs what was waited for.
+    pub(crate) fn tell(&self, py: Python<'_>) {
+        let waited = std::mem::take(&mut *self.waited.lock().unwrap_or_else(PoisonError::into_inner));
+        for one in waited {
+            let text = format!("rank {} waited more than {:?} for rank {}", self.rank, one.waited, one.rank);
+            let logger = py.import("logging").and_then(|logging| logging.call_method1("getLogger", ("cpkv",)));
+            if let Err(error) = logger.and_then(|logger| logger.call_method1("warning", (text,))) {
+                // What the tick has to say must not be lost with it.
+                error.write_unraisable(py, None);
+            }
+        }
+    }
+
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// Takes the log for one cache; false if another has it.
+    pub(crate) fn claim(&self) -> bool {
+        !self.is_claimed.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// The error for a log that is used after it was closed.
+pub(crate) fn closed(py: Python<'_>) -> PyErr {
+    errors::log(py, "the commit log was closed".to_owned())
+}
+
+fn geometry(py: Python<'_>, ranks: Whole, fingerprint: u64) -> PyResult<LogGeometry> {
+    let ranks = u32::try_from(ranks.0)
+        .map_err(|_| errors::input(py, format!("ranks is {}, want 1 to {}", ranks.0, cpkv_core::MOST_RANKS)))?;
+    Ok(LogGeometry { ranks, fingerprint })
+}
+
+fn seconds(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| errors::input(py, format!("{name} is {seconds}, want a number of seconds")))
+}
+
+#[pymethods]
+impl CommitLog {
+    #[staticmethod]
+    #[pyo3(signature = (name, nonce, *, ranks, fingerprint, directory = "/dev/shm"))]
+    fn create(
+        py: Python<'_>,
+        name: &str,
+        nonce: u64,
+        ranks: Whole,
+        fingerprint: u64,
+        directory: &str,
+    ) -> PyResult<Self> {
+        let geometry = geometry(py, ranks, fingerprint)?;
+        let log = cpkv_core::CommitLog::create(Path::new(directory), name, nonce, geometry);
+        log.map(|log| Self::new(log, fingerprint)).map_err(|error| errors::from_core(py, &error.into()))
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (
+        name, nonce, rank, *, ranks, fingerprint, timeout = 300.0, directory = "/dev/shm"
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn join(
+        py: Python<'_>,
+        name: &str,
+        nonce: u64,
+        rank: Whole,
+        ranks: Whole,
+        fingerprint: u64,
+        timeout: f64,
+        directory: &str,
+    ) -> PyResult<Self> {
+        let geometry = geometry(py, ranks, fingerprint)?;
+        let timeout = seconds(py, "timeout", timeout)?;
+        let rank = rank.count(py, "rank")?;
+        let log = py.detach(|| cpkv_core::CommitLog::join(Path::new(directory), name, nonce, rank, geometry, timeout));
+        log.map(|log| Self::new(log, fingerprint)).map_err(|error| errors::from_core(py, &error.into()))
+    }
+
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    #[pyo3(signature = (timeout = 300.0))]
+    fn wait_for_all(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let timeout = seconds(py, "timeout", timeout)?;
+        let waited = py.detach(|| self.lock().as_mut().map(|log| log.wait_for_all(timeout)));
+        waited.ok_or_else(|| closed(py))?.map_err(|error| errors::from_core(py, &error.into()))
+    }
+
+    #[pyo3(signature = (*, warning = 5.0, deadline = 300.0))]
+    fn set_patience(&self, py: Python<'_>, warning: f64, deadline: f64) -> PyResult<()> {
+        let warning = seconds(py, "warning", warning)?;
+        let deadline = seconds(py, "deadline", deadline)?;
+        let set = py.detach(|| self.lock().as_mut().map(|log| log.set_patience(Patience { warning, deadline })));
+        set.ok_or_else(|| closed(py))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        // A tick may wait for another rank with the log in its hands.
+        py.detach(|| self.lock().take());
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+        self.close(py);
+    }
+}

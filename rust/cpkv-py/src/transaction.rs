@@ -1,0 +1,222 @@
+//! Transactions: the backups of requests, and late ones.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cpkv_core::machine::{Phase, Reason};
+use cpkv_core::{OperationId, Reserved};
+use pyo3::exceptions::PyResourceWarning;
+use pyo3::prelude::*;
+
+use crate::cache::CacheManager;
+use crate::core::SharedCore;
+use crate::errors;
+use crate::page_ids::PageIds;
+use crate::whole::Whole;
+
+/// A backup, from its reservation on.
+#[pyclass(frozen, module = "cpkv")]
+pub(crate) struct Transaction {
+    pub(crate) cache: Py<CacheManager>,
+    reserved: Reserved,
+    is_late: bool,
+    /// It was bound or given up, so that it may be dropped. Written and read with the interpreter
+    /// held or by the last owner.
+    is_settled: AtomicBool,
+}
+
+/// Reasons that an engine may give.
+const REASONS: [(&str, Reason); 2] = [("aborted", Reason::Aborted), ("retracted", Reason::Retracted)];
+
+/// The number that stands for an operation in Python.
+pub(crate) fn number(id: OperationId) -> u64 {
+    u64::from(id.generation) << 32 | u64::from(id.index)
+}
+
+impl Transaction {
+    pub(crate) fn new(cache: Py<CacheManager>, reserved: Reserved) -> Self {
+        let is_settled = AtomicBool::new(!matches!(reserved, Reserved::Slots(_)));
+        Self { cache, reserved, is_late: false, is_settled }
+    }
+
+    pub(crate) fn new_late(cache: Py<CacheManager>, id: OperationId) -> Self {
+        Self { cache, reserved: Reserved::Slots(id), is_late: true, is_settled: AtomicBool::new(true) }
+    }
+
+    /// Its operation, if slots were reserved.
+    pub(crate) fn operation(&self) -> Option<OperationId> {
+        if let Reserved::Slots(id) = self.reserved { Some(id) } else { None }
+    }
+
+    pub(crate) fn settle(&self) {
+        self.is_settled.store(true, Ordering::Relaxed);
+    }
+
+    fn core(&self) -> &SharedCore {
+        &self.cache.get().core
+    }
+
+    /// The operation, which there has to be.
+    fn open(&self, py: Python<'_>) -> PyResult<OperationId> {
+        let message = "the transaction has no slots: there is nothing to be copied";
+        self.operation().ok_or_else(|| errors::transaction(py, message))
+    }
+}
+
+#[pymethods]
+impl Transaction {
+    #[getter]
+    fn id(&self) -> Option<u64> {
+        self.operation().map(number)
+    }
+
+    #[getter]
+    fn late(&self) -> bool {
+        self.is_late
+    }
+
+    #[getter]
+    fn status(&self, py: Python<'_>) -> PyResult<&'static str> {
+        let id = match self.reserved {
+            Reserved::Nothing => return Ok("nothing"),
+            Reserved::NoRoom => return Ok("no_room"),
+            Reserved::Slots(id) => id,
+        };
+        let state = self.core().call(py, false, |core| core.operation_state(id))?;
+        Ok(match state.map(|state| state.phase) {
+            Some(Phase::Reserved) => "reserved",
+            Some(Phase::Pending) => "pending",
+            Some(Phase::Draining(_)) => "draining",
+            Some(Phase::Quarantined(_)) => "quarantined",
+            Some(Phase::Committed | Phase::Gone(_)) | None => "over",
+        })
+    }
+
+    #[getter]
+    fn pages(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.plan(py)?.0.as_slice().len())
+    }
+
+    #[getter]
+    fn first_page(&self, py: Python<'_>) -> PyResult<u32> {
+        let id = self.open(py)?;
+        let first = self.core().call(py, false, |core| core.first_page(id))?;
+        first.map(|pages| pages.0).map_err(|error| errors::from_core(py, &error))
+    }
+
+    /// What is to be copied: device pages and host slots, pair by pair.
+    fn plan(&self, py: Python<'_>) -> PyResult<(PageIds, PageIds)> {
+        let Some(id) = self.operation() else {
+            return Ok((PageIds::new(std::iter::empty()), PageIds::new(std::iter::empty())));
+        };
+        let plan = self.core().call(py, false, |core| {
+            core.plan(id).map(|(pages, slots)| {
+                let pages = PageIds::new(pages.iter().map(|page| page.raw()));
+                (pages, PageIds::new(slots.iter().map(|slot| slot.raw())))
+            })
+        })?;
+        plan.map_err(|error| errors::from_core(py, &error))
+    }
+
+    fn submitted(&self, py: Python<'_>, stream: Whole, sequence: Whole) -> PyResult<()> {
+        let id = self.open(py)?;
+        let (stream, sequence) = (stream.stream(py, "stream")?, sequence.sequence(py, "sequence")?);
+        let done = self.core().call(py, false, |core| core.submitted(id, stream as usize, sequence))?;
+        done.map_err(|error| errors::from_core(py, &error))
+    }
+
+    fn submitted_all(&self, py: Python<'_>) -> PyResult<()> {
+        let id = self.open(py)?;
+        let done = self.core().call(py, false, |core| core.submitted_all(id))?;
+        done.map_err(|error| errors::from_core(py, &error))
+    }
+
+    fn copy_failed(&self, py: Python<'_>) -> PyResult<()> {
+        let id = self.open(py)?;
+        let done = self.core().call(py, false, |core| core.copy_failed(id))?;
+        done.map_err(|error| errors::from_core(py, &error))
+    }
+
+    #[pyo3(signature = (reason = "aborted"))]
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let Some((_, reason)) = REASONS.iter().find(|(name, _)| *name == reason) else {
+            return Err(errors::input(py, format!("reason is '{reason}', want 'aborted' or 'retracted'")));
+        };
+        self.settle();
+        let Some(id) = self.operation() else { return Ok(()) };
+        let done = self.core().call(py, false, |core| core.abort(id, *reason))?;
+        done.map_err(|error| errors::from_core(py, &error))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// What was not inserted by now is given up.
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.is_settled.load(Ordering::Relaxed) { Ok(()) } else { self.abort(py, "aborted") }
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let status = self.status(py)?;
+        let id = self.operation().map_or_else(|| "None".to_owned(), |id| id.to_string());
+        Ok(format!("Transaction(id={id}, status='{status}')"))
+    }
+}
+
+impl Drop for Transaction {
+    /// One that was forgotten is given up all the same, and warned about.
+    fn drop(&mut self) {
+        let Some(id) = self.operation().filter(|_| !*self.is_settled.get_mut()) else { return };
+        // A cache that is broken has said so already.
+        let _ = self.core().run(|core| core.abort(id, Reason::Aborted));
+        errors::warn_dropped::<PyResourceWarning>("a transaction was dropped without insert() or abort()");
+    }
+}
+
+/// What has come of operations since the last tick.
+#[pyclass(frozen, module = "cpkv")]
+pub(crate) struct TickReport {
+    report: cpkv_core::TickReport,
+    cache: Py<CacheManager>,
+}
+
+impl TickReport {
+    pub(crate) fn new(cache: Py<CacheManager>, report: cpkv_core::TickReport) -> Self {
+        Self { report, cache }
+    }
+}
+
+#[pymethods]
+impl TickReport {
+    #[getter]
+    fn committed(&self) -> Vec<u64> {
+        self.report.committed.iter().map(|&id| number(id)).collect()
+    }
+
+    #[getter]
+    fn rolled_back(&self) -> Vec<(u64, &'static str)> {
+        self.report.rolled_back.iter().map(|one| (number(one.operation), one.reason.name())).collect()
+    }
+
+    #[getter]
+    fn started(&self, py: Python<'_>) -> Vec<Transaction> {
+        self.report.started.iter().map(|&id| Transaction::new_late(self.cache.clone_ref(py), id)).collect()
+    }
+
+    #[getter]
+    fn freed_pages(&self) -> PageIds {
+        PageIds::new(self.report.freed_pages.iter().map(|page| page.raw()))
+    }
+
+    fn __repr__(&self) -> String {
+        let cpkv_core::TickReport { committed, rolled_back, started, freed_pages } = &self.report;
+        format!(
+            "TickReport(committed={}, rolled_back={}, started={}, freed_pages={})",
+            committed.len(),
+            rolled_back.len(),
+            started.len(),
+            freed_pages.len()
+        )
+    }
+}
