@@ -11,17 +11,15 @@ the floor says more than the microseconds.
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
-import sys
 from collections import OrderedDict
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from time import process_time_ns
 
 from cpkv import TraceError
+from cpkv.bench import machine
 from cpkv.replay import UNLIMITED, Replay, ReplayResult, ReplaySettings, Request, read_trace
 
 CONVERSATION = "conversation_trace.jsonl"
@@ -70,20 +68,10 @@ def floor_us(requests: list[Request], capacity: int) -> float:
     return (process_time_ns() - start) / len(prompts) / 1_000
 
 
-def machine() -> dict[str, str]:
-    """What the figures were measured on."""
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        "unknown",
-    )
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "processor": f"{model}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-        "commit": commit.stdout.strip(),
-        "command": " ".join(["python", *sys.argv]),
-    }
+def commit() -> str:
+    """The commit that was measured."""
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
+    return done.stdout.strip()
 
 
 def capacity(pages: int | None) -> str:
@@ -156,12 +144,12 @@ def main() -> None:
     runs, floors = measure(traces, arguments.repeats)
     show(runs, floors)
 
-    about = machine()
+    about = machine() | {"commit": commit()}
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / f"replay-{about['date']}.json"
     everything = [result.as_json() for results in runs.values() for result in results]
     file.write_text(json.dumps({"machine": about, "floor_us": floors, "runs": everything}, indent=1) + "\n")
-    print(f"{about['date']}, {about['processor']}, Python {about['python']}, commit {about['commit']}: {file}")
+    print(", ".join(f"{name} {value}" for name, value in about.items()), file, sep=": ")
 
 
 if __name__ == "__main__":

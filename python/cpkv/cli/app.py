@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from cpkv._core import __version__
+from cpkv.cli.bench import bench
 from cpkv.cli.replay import replay
 
 app = typer.Typer(
@@ -15,6 +16,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(replay)
+app.add_typer(bench, name="bench")
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - the form that typer calls

@@ -4,6 +4,8 @@ The replay is an engine without a model: it calls the public `CacheManager` once
 request, and times the calls. `Replay` does it, `read_trace` and `make_workload` bring requests.
 """
 
+from cpkv.replay.clock import net_microseconds
+from cpkv.replay.prompts import PromptMaker
 from cpkv.replay.result import ReplayResult
 from cpkv.replay.runner import Replay
 from cpkv.replay.settings import UNLIMITED, ReplaySettings
@@ -12,11 +14,13 @@ from cpkv.replay.workload import WorkloadSettings, make_workload
 
 __all__ = [
     "UNLIMITED",
+    "PromptMaker",
     "Replay",
     "ReplayResult",
     "ReplaySettings",
     "Request",
     "WorkloadSettings",
     "make_workload",
+    "net_microseconds",
     "read_trace",
 ]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from cpkv._core import CacheManager, Lease
 from cpkv.errors import IntegrityError
+from cpkv.replay.clock import net_microseconds
 from cpkv.replay.prompts import PromptMaker
 from cpkv.replay.result import ReplayResult
 from cpkv.replay.settings import ReplaySettings
@@ -141,11 +142,8 @@ class Replay:
         return np.concatenate([restored, new])
 
     def _microseconds(self, part_ns: int) -> float:
-        """Return the CPU time of a part per request, without what reading the clock costs.
-
-        A reading is a system call and takes as long as a call into the cache.
-        """
-        return max(part_ns - self._reading_ns, 0) / max(self.requests, 1) / 1_000
+        """Return the CPU time of a part per request, without what reading the clock costs."""
+        return net_microseconds(part_ns, self._reading_ns, self.requests)
 
     def _result(self, source: str) -> ReplayResult:
         stats = self.cache.stats()
