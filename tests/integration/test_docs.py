@@ -46,6 +46,21 @@ def test_the_demo_in_the_readme_is_what_the_demo_prints():
     assert same_everywhere(shown) == same_everywhere(printed)
 
 
+def test_the_life_of_a_backup_is_drawn_as_it_is_built():
+    document = (ROOT / "docs/backup-lifecycle.md").read_text(encoding="utf-8")
+    machine = (ROOT / "rust/cpkv-core/src/operations/machine.rs").read_text(encoding="utf-8")
+    drawing = re.search(r"<!-- machine -->\n```\n(.*?)```", document, re.DOTALL).group(1)
+    drawn = [line.removeprefix("//!").strip() for line in machine.splitlines()]
+    for line in drawing.splitlines():
+        assert line.strip() in drawn
+    (phases,) = re.findall(r"pub enum Phase \{(.*?)\n\}", machine, re.DOTALL)
+    for phase in re.findall(r"^    (\w+)", phases, re.MULTILINE):
+        assert f"| `{phase}` |" in document, phase
+    (reasons,) = re.findall(r"pub const ALL: \[.*?\] = \[(.*?)\];", machine, re.DOTALL)
+    for reason in re.findall(r'"(\w+)"', reasons):
+        assert f"`{reason}`" in document, reason
+
+
 def test_links_between_documents_lead_somewhere():
     for document in DOCUMENTS:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text(encoding="utf-8")):

@@ -202,17 +202,25 @@ def test_an_interrupt_while_replaying(tmp_path):
 
 
 def test_an_interrupt_while_starting():
-    """Whenever it comes, there is no traceback, and a code that tells it from success."""
-    for delay in range(40, 340, 30):
+    """Whenever it comes, there is no traceback, and a code that tells it from success.
+
+    Before that the interpreter itself is starting; how long it takes depends on the machine.
+    """
+    interrupted = 0
+    for delay in range(40, 2_000, 30):
         with subprocess.Popen([*COMMAND, "replay", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             select.select([process.stderr], [], [], delay / 1_000)
             process.send_signal(signal.SIGINT)
             process.stdin.close()
             code = process.wait(timeout=20)
             told = process.stderr.read().decode()
-        if delay > 200:  # before, the interpreter itself may still be starting
-            assert code == 130
+        assert code != 0
+        if code == 130:
             assert told == "cpkv: interrupted\n"
+            interrupted += 1
+        if interrupted == 5:
+            break
+    assert interrupted == 5
 
 
 def test_the_json_goes_where_it_should(trace, tmp_path):

@@ -388,7 +388,8 @@ def test_an_external_pool():
     cache.insert(TOKENS, [7, 900, 3], namespace="mine")
     assert cache.match(TOKENS, namespace="mine").pages == 3
     assert cache.evict(0, 2).tolist() == [900, 3]
-    for call in (lambda: cache.allocate(1), lambda: cache.free([1]), lambda: cache.evict_for(1)):
+    assert cache.free([1]).tolist() == [1], "the engine's to free"
+    for call in (lambda: cache.allocate(1), lambda: cache.evict_for(1)):
         with pytest.raises(cpkv.UsageError, match="the engine"):
             call()
 

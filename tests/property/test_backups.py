@@ -1,0 +1,207 @@
+"""Random lives of transactions through the Python API, with an engine that moves real bytes.
+
+After every step the cache is whole, and every page that it says it has, on the device and on the
+host, holds what the forward wrote.
+"""
+
+import os
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+import cpkv
+from manual_engine import LAYERS, STREAMS, TARGET_LAYERS, ManualEngine, contents, visible
+
+
+class Request:
+    """A request between its start and its release."""
+
+    def __init__(self, tokens, lease, pages, first, transaction):
+        self.tokens = tokens
+        self.lease = lease
+        self.pages = pages
+        self.first = first
+        self.transaction = transaction
+        self.layers = 0
+        self.stage = "computing"
+
+
+class Backups(RuleBasedStateMachine):
+    """One rank: a cache, an engine and requests at any point of their life."""
+
+    requests = Bundle("requests")
+
+    @initialize(
+        page_size=st.sampled_from([1, 2]),
+        key=st.sampled_from(["token", "pair"]),
+        lanes=st.sampled_from([1, 2]),
+        device_pages=st.integers(6, 14),
+        host_slots=st.integers(2, 14),
+    )
+    def make(self, page_size, key, lanes, device_pages, host_slots):
+        self.key = key
+        self.lanes = lanes
+        self.cache = cpkv.CacheManager(
+            page_size=page_size,
+            key=key,
+            lanes=lanes,
+            device_pages=device_pages * lanes,
+            host_slots=host_slots * lanes,
+            segment_pages=1,
+            copies="tracked",
+            draft=True,
+        )
+        self.engine = ManualEngine(device_pages * lanes, host_slots * lanes)
+        self.step = 0
+        self.alive = []
+
+    def content(self, tokens, page):
+        return contents(tokens, page, page_size=self.cache.page_size, key=self.key)
+
+    @rule(
+        target=requests,
+        runs=st.lists(st.tuples(st.sampled_from([7, 8, -(2**40)]), st.integers(1, 5)), min_size=1, max_size=3),
+        reserves=st.sampled_from([True, True, True, False]),
+    )
+    def start(self, runs, reserves):
+        tokens = [token for token, count in runs for _ in range(count)]
+        lease = self.cache.lock(self.cache.match(tokens, limit=len(tokens) - 1))
+        whole = max(0, len(tokens) - int(self.key == "pair")) // self.cache.page_size
+        held, on_device = lease.pages, lease.device_pages
+        slots = list(lease.host_slots())
+        for page, slot in zip(range(on_device, held), slots, strict=True):
+            assert self.engine.host_content(slot) == self.content(tokens, page)
+        placed = [slot % self.lanes for slot in slots] + [page % self.lanes for page in range(held, whole)]
+        if self.cache.evict_for(lanes=placed) is None:
+            lease.release()
+            return multiple()
+        pages = list(self.cache.allocate(lanes=placed))
+        self.engine.scribble(pages)
+        restored, new = pages[: len(slots)], pages[len(slots) :]
+        self.engine.device[:, restored] = self.engine.host[:, slots]
+        self.cache.free(self.cache.restore(lease, restored).duplicates)
+        transaction = None
+        if reserves:
+            (transaction,) = self.cache.reserve([(tokens, new, lease)])
+            self.engine.host[:, list(transaction.plan()[1])] = 0xEE
+        request = Request(tokens, lease, new, held, transaction)
+        self.alive.append(request)
+        return request
+
+    def compute_layer(self, request, *, fails=False):
+        layer = request.layers
+        written = [self.content(request.tokens, request.first + place)[layer] for place in range(len(request.pages))]
+        self.engine.write(request.pages, layer, written)
+        if request.transaction and request.transaction.status == "reserved":
+            self.engine.submit(request.transaction, layer, fails=fails)
+        request.layers += 1
+
+    @rule(request=requests, fails=st.sampled_from([False] * 9 + [True]))
+    def compute(self, request, fails):
+        if request.stage == "computing" and request.layers < LAYERS:
+            self.compute_layer(request, fails=fails)
+
+    @rule(request=requests, draft_runs=st.sampled_from([True] * 5 + [False]))
+    def end_forward(self, request, draft_runs):
+        if request.stage != "computing":
+            return
+        while request.layers < (LAYERS if draft_runs else max(TARGET_LAYERS, request.layers)):
+            self.compute_layer(request)
+        draft_ran = request.layers == LAYERS
+        self.cache.forward_end([request.transaction] if request.transaction else [], draft_ran=draft_ran)
+        request.stage = "ended"
+        if not draft_ran:
+            self.release(request)
+
+    @rule(request=requests, most=st.sampled_from([99, 99, 99, 0, 1, 2]))
+    def insert(self, request, most):
+        if request.stage != "ended":
+            return
+        count = min(len(request.pages), most)
+        end = len(request.tokens)
+        if count < len(request.pages):
+            end = min(end, (request.first + count) * self.cache.page_size + int(self.key == "pair"))
+        inserted = self.cache.insert(request.tokens[:end], request.pages[:count], request.lease, request.transaction)
+        self.cache.free(inserted.duplicates)
+        self.cache.free(request.pages[count:])
+        request.pages = []
+        request.stage = "inserted"
+
+    @rule(request=requests)
+    def release(self, request):
+        if request.stage == "released":
+            return
+        if request.transaction and request.stage != "inserted":
+            request.transaction.abort()
+        self.cache.free(request.pages)
+        request.lease.release()
+        request.stage = "released"
+        self.alive.remove(request)
+
+    @rule(request=requests, reason=st.sampled_from(["aborted", "retracted"]))
+    def abort(self, request, reason):
+        if request.transaction and request.stage != "released":
+            request.transaction.abort(reason)
+
+    @rule(stream=st.integers(0, STREAMS - 1), acknowledge=st.sampled_from([True, True, True, False]))
+    def land(self, stream, acknowledge):
+        self.engine.land(stream, acknowledge=acknowledge)
+
+    @rule()
+    def tick(self):
+        report = self.cache.tick(self.step, self.engine.acks)
+        self.step += 1
+        for late in report.started:
+            if late.status == "pending":
+                for layer in range(LAYERS):
+                    self.engine.submit(late, layer)
+                late.submitted_all()
+
+    @rule(lane=st.integers(0, 1), count=st.integers(0, 4))
+    def evict(self, lane, count):
+        self.engine.scribble(self.cache.evict(lane % self.lanes, count))
+
+    @rule(often=st.integers(0, 5))
+    def flush(self, often):
+        if often == 0:
+            self.cache.flush()
+            assert self.cache.match([7] * 40).pages == 0
+
+    @invariant()
+    def everything_holds_what_was_written(self):
+        if not hasattr(self, "cache"):
+            return
+        self.cache.check_integrity()
+        for tokens, page, device, slot in visible(self.cache):
+            expected = self.content(tokens, page)
+            if device is not None:
+                assert self.engine.device_content(device) == expected
+            if slot is not None:
+                assert self.engine.host_content(slot) == expected
+
+    def teardown(self):
+        if not hasattr(self, "cache"):
+            return
+        for request in list(self.alive):
+            self.release(request)
+        for _ in range(16):
+            self.engine.land_all()
+            self.tick()
+        assert not self.cache.has_work()
+        self.cache.flush()
+        stats = self.cache.stats()
+        assert (stats.device_free_pages, stats.pages) == (stats.device_capacity_pages, 0)
+        assert stats.host_cached_slots == stats.host_reserved_slots == stats.host_draining_slots == 0
+
+
+STEPS = int(os.environ.get("CPKV_PROVE_STEPS", "10000"))
+"""Steps of the random lives in all; `make prove` takes a million."""
+
+TestBackups = Backups.TestCase
+TestBackups.settings = settings(
+    max_examples=max(1, STEPS // 100),
+    stateful_step_count=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)

@@ -1,0 +1,146 @@
+"""Ranks on one commit log, as threads of one process."""
+
+import secrets
+import threading
+
+import pytest
+
+import cpkv
+
+TOKENS = [1, 2]
+
+
+class Rank:
+    """A cache with its place in a log, and one transaction that is open."""
+
+    def __init__(self, directory, nonce, rank, **settings):
+        self.cache = cpkv.CacheManager(
+            page_size=1, device_pages=8, host_slots=8, segment_pages=1, copies="tracked", **settings
+        )
+        shared = {"ranks": 2, "fingerprint": self.cache.fingerprint, "directory": str(directory)}
+        if rank == 0:
+            self.log = cpkv.CommitLog.create("test", nonce, **shared)
+        else:
+            self.log = cpkv.CommitLog.join("test", nonce, rank, **shared)
+
+    def start(self):
+        self.cache.attach_log(self.log)
+        lease = self.cache.lock(self.cache.match(TOKENS))
+        pages = self.cache.allocate(2)
+        (self.transaction,) = self.cache.reserve([(TOKENS, pages, lease)])
+        self.transaction.submitted(0, 1)
+        self.cache.forward_end([self.transaction])
+        self.cache.insert(TOKENS, pages, lease, self.transaction)
+        lease.release()
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    nonce = secrets.randbits(62)
+    pair = [Rank(tmp_path, nonce, rank) for rank in range(2)]
+    pair[0].log.wait_for_all(10)
+    yield pair
+    for rank in reversed(pair):
+        rank.log.close()
+
+
+def test_a_commit_takes_all_ranks_and_comes_one_step_later(ranks):
+    for rank in ranks:
+        rank.start()
+    # Rank 0 writes what the other has reported by then.
+    for step, acks in enumerate([[0, 1], [1, 1]]):
+        order = zip(reversed(ranks), acks, strict=True)
+        assert [rank.cache.tick(step, [ack]).committed for rank, ack in order] == [[], []]
+    assert [rank.cache.tick(2, [1]).committed for rank in reversed(ranks)] == [[ranks[0].transaction.id]] * 2
+    assert not any(rank.cache.has_work() for rank in ranks)
+    assert ranks[0].cache.digest() == ranks[1].cache.digest()
+
+
+def test_other_threads_go_on_while_a_tick_waits_for_a_rank(ranks):
+    for rank in ranks:
+        rank.start()
+        rank.log.set_patience(warning=5, deadline=20)
+    ranks[1].cache.tick(0, [1])
+    begun, answers = threading.Event(), []
+
+    def wait():
+        begun.set()
+        # Rank 0 has not written its entry yet.
+        answers.append(ranks[1].cache.tick(1, [1]))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    begun.wait()
+    assert ranks[1].cache.stats().open_operations == 1
+    ranks[1].transaction.copy_failed()
+    assert answers == []
+    ranks[0].cache.tick(0, [1])
+    waiting.join(10)
+    assert len(answers) == 1
+
+
+def test_a_rank_that_has_waited_in_vain_never_goes_on(ranks, caplog):
+    for rank in ranks:
+        rank.start()
+    ranks[1].log.set_patience(warning=0.02, deadline=0.05)
+    ranks[1].cache.tick(0, [1])
+    with pytest.raises(cpkv.RankError, match="rank 0 is silent"):
+        ranks[1].cache.tick(1, [1])
+    assert "waited more than" in caplog.text
+    ranks[0].cache.tick(0, [1])
+    for step in (1, 2):
+        with pytest.raises(cpkv.RankError, match="have not agreed in an earlier tick: rank 0 is silent"):
+            ranks[1].cache.tick(step, [1])
+
+
+def test_a_rank_that_leaves_is_an_error_that_names_it(ranks):
+    for rank in ranks:
+        rank.start()
+    ranks[1].cache.tick(0, [1])
+    ranks[0].log.close()
+    with pytest.raises(cpkv.RankError, match="rank 0 has left"):
+        ranks[1].cache.tick(1, [1])
+    with pytest.raises(cpkv.LogError, match="the commit log was closed"):
+        ranks[0].cache.tick(0, [1])
+
+
+def test_a_log_is_for_one_cache_with_the_same_settings(tmp_path, ranks):
+    other = cpkv.CacheManager(device_pages=1)
+    with pytest.raises(cpkv.LogError, match="the log is for caches with the fingerprint"):
+        other.attach_log(ranks[0].log)
+    twin = Rank(tmp_path, secrets.randbits(62), 0)
+    twin.cache.attach_log(twin.log)
+    third = Rank(tmp_path, secrets.randbits(62), 0)
+    with pytest.raises(cpkv.LogError, match="another cache's already"):
+        third.cache.attach_log(twin.log)
+    with pytest.raises(cpkv.LogError, match="fingerprint"):
+        Rank(tmp_path, secrets.randbits(62), 0).cache.attach_log(
+            cpkv.CommitLog.create("other", 1, ranks=2, fingerprint=5, directory=str(tmp_path))
+        )
+    lease = third.cache.lock(third.cache.match(TOKENS))
+    (transaction,) = third.cache.reserve([(TOKENS, third.cache.allocate(2), lease)])
+    with pytest.raises(cpkv.LogError, match="operations are open"):
+        third.cache.attach_log(third.log)
+    transaction.abort()
+    lease.release()
+    for rank in (twin, third):
+        rank.log.close()
+
+
+def test_ranks_differ_in_their_lane_only():
+    caches = [cpkv.CacheManager(device_pages=2, lanes=2, own_lane=lane) for lane in (0, 1)]
+    assert caches[0].fingerprint == caches[1].fingerprint
+    assert cpkv.CacheManager(device_pages=4, lanes=2).fingerprint != caches[0].fingerprint
+    with pytest.raises(cpkv.ConfigError, match="own_lane is 2, want 0 to 1"):
+        cpkv.CacheManager(device_pages=2, lanes=2, own_lane=2)
+
+
+def test_names_and_ranks_are_checked(tmp_path):
+    with pytest.raises(cpkv.LogError, match="is not usable"):
+        cpkv.CommitLog.create("a/b", 1, ranks=1, fingerprint=0, directory=str(tmp_path))
+    with pytest.raises(cpkv.LogError, match="want 1 to"):
+        cpkv.CommitLog.create("name", 1, ranks=0, fingerprint=0, directory=str(tmp_path))
+    with pytest.raises(cpkv.InputError, match="timeout is NaN"):
+        cpkv.CommitLog.join("name", 1, 1, ranks=2, fingerprint=0, timeout=float("nan"), directory=str(tmp_path))
+    with pytest.raises(cpkv.LogError, match="is not ready after"):
+        cpkv.CommitLog.join("name", 1, 1, ranks=2, fingerprint=0, timeout=0.01, directory=str(tmp_path))

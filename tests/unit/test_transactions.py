@@ -1,0 +1,421 @@
+"""Transactions through the Python API."""
+
+import ctypes
+import json
+import threading
+
+import numpy as np
+import pytest
+
+import cpkv
+from manual_engine import LAYERS, STREAMS, ManualEngine, contents
+
+SHAPES = [(key, page_size) for key in ("token", "pair") for page_size in (1, 16, 64)]
+
+
+def tracked(key="token", page_size=1, device_pages=16, host_slots=16, **settings):
+    return cpkv.CacheManager(
+        key=key,
+        page_size=page_size,
+        device_pages=device_pages,
+        host_slots=host_slots,
+        segment_pages=1,
+        copies="tracked",
+        draft=True,
+        **settings,
+    )
+
+
+def prompt(cache, pages, first=0, key="token"):
+    return np.arange(first, first + pages * cache.page_size + int(key == "pair"))
+
+
+def start(cache, tokens, key="token"):
+    lease = cache.lock(cache.match(tokens))
+    pages = cache.allocate((len(tokens) - int(key == "pair")) // cache.page_size - lease.pages)
+    return lease, pages
+
+
+@pytest.mark.parametrize(("key", "page_size"), SHAPES)
+def test_a_host_copy_becomes_visible_in_one_commit(key, page_size):
+    cache = tracked(key, page_size)
+    engine = ManualEngine(16, 16)
+    tokens = prompt(cache, 4, key=key)
+    lease, pages = start(cache, tokens, key)
+    (transaction,) = cache.reserve([(tokens, pages, lease)])
+    assert (transaction.status, transaction.pages, transaction.first_page) == ("reserved", 4, 0)
+    assert cache.stats().host_reserved_slots == 4
+    written = [contents(tokens.tolist(), page, page_size=page_size, key=key) for page in range(4)]
+    for layer in range(LAYERS):
+        engine.write(pages, layer, [content[layer] for content in written])
+        engine.submit(transaction, layer)
+        assert cache.match(tokens).pages == 0
+    cache.forward_end([transaction])
+    inserted = cache.insert(tokens, pages, lease, transaction)
+    assert (inserted.new_pages, inserted.host_pages, transaction.status) == (4, 4, "pending")
+    lease.release()
+    for step in range(LAYERS - 1):
+        assert engine.land(0)
+        assert cache.tick(step, engine.acks).committed == []
+    assert engine.land(1)
+    assert cache.has_work()
+    report = cache.tick(LAYERS - 1, engine.acks)
+    assert report.committed == [transaction.id]
+    assert (transaction.status, cache.has_work()) == ("over", False)
+    cache.evict(0, 4)
+    hit = cache.match(tokens)
+    assert (hit.device_pages, hit.host_pages) == (0, 4)
+    with cache.lock(hit) as lease:
+        assert [engine.host_content(slot) for slot in lease.host_slots()] == written
+    cache.check_integrity()
+
+
+def test_what_is_not_reserved_has_a_reason():
+    cache = tracked(host_slots=4)
+    tokens = prompt(cache, 4)
+    lease, pages = start(cache, tokens)
+    (first,) = cache.reserve([(tokens, pages, lease)])
+    other, other_pages = start(cache, tokens)
+    (second,) = cache.reserve([(tokens, other_pages, other)])
+    third_tokens = prompt(cache, 2, first=500)
+    third_lease, third_pages = start(cache, third_tokens)
+    (third,) = cache.reserve([(third_tokens, third_pages, third_lease)])
+    assert [one.status for one in (first, second, third)] == ["reserved", "nothing", "no_room"]
+    assert (second.id, second.pages, list(second.plan()[0])) == (None, 0, [])
+    with pytest.raises(cpkv.TransactionError, match="nothing to be copied"):
+        second.submitted(0, 1)
+    second.abort()
+    first.abort()
+    for held in (lease, other, third_lease):
+        held.release()
+
+
+def test_a_batch_is_refused_as_a_whole():
+    cache = tracked()
+    tokens = prompt(cache, 2)
+    lease, pages = start(cache, tokens)
+    other = cache.lock(cache.match(tokens))
+    digest = cache.digest()
+    with pytest.raises(cpkv.PageError, match="is free: allocate it first"):
+        cache.reserve([(tokens, pages, lease), (tokens, [14, 15], other)])
+    with pytest.raises(cpkv.LeaseError, match="twice"):
+        cache.reserve([(tokens, pages, lease), (tokens, pages, lease)])
+    with pytest.raises(cpkv.InputTypeError, match="batch: got int, want tuples"):
+        cache.reserve([3])
+    with pytest.raises(cpkv.InputError, match="got 1 page ids, want 2"):
+        cache.reserve([(tokens, pages[:1], lease)])
+    assert cache.digest() == digest
+    lease.release()
+    with pytest.raises(cpkv.LeaseError, match="released"):
+        cache.reserve([(tokens, pages, lease)])
+    other.release()
+
+
+def test_a_transaction_ends_with_its_block_or_is_warned_about():
+    cache = tracked()
+    tokens = prompt(cache, 2)
+    lease, pages = start(cache, tokens)
+    with lease:
+        with cache.reserve([(tokens, pages, lease)])[0] as transaction:
+            assert cache.stats().host_reserved_slots == 2
+        assert transaction.status == "draining"
+        report = cache.tick(0)
+        assert report.rolled_back == [(transaction.id, "aborted")]
+        assert transaction.status == "over"
+        transaction.abort("retracted")
+        (forgotten,) = cache.reserve([(tokens, pages, lease)])
+        assert forgotten.id != transaction.id
+        with pytest.warns(ResourceWarning, match="dropped without insert"):
+            del forgotten
+        assert cache.stats().host_reserved_slots == 0
+    with pytest.raises(cpkv.InputError, match="reason is 'bored', want 'aborted' or 'retracted'"):
+        transaction.abort("bored")
+
+
+def test_wrong_order_is_refused_and_changes_nothing():
+    cache, stranger = tracked(), tracked()
+    tokens = prompt(cache, 2)
+    lease, pages = start(cache, tokens)
+    (transaction,) = cache.reserve([(tokens, pages, lease)])
+    digest = cache.digest()
+    with pytest.raises(cpkv.TransactionError, match="another cache"):
+        stranger.forward_end([transaction])
+    with pytest.raises(cpkv.TransactionError, match=r"to be inserted with its transaction 0\.0"):
+        cache.insert(tokens, pages, lease)
+    with pytest.raises(cpkv.InputError, match="goes with the lease"):
+        cache.insert(tokens, pages, None, transaction)
+    assumed = cpkv.CacheManager(device_pages=1, page_size=1)
+    with (
+        assumed.lock(assumed.match([1])) as other,
+        pytest.raises(cpkv.UsageError, match="those of this cache are assumed"),
+    ):
+        assumed.reserve([([1], [0], other)])
+    with pytest.raises(cpkv.TransactionError, match="sequence is 0 for a copy of operation"):
+        transaction.submitted(0, 0)
+    assert cache.digest() == digest
+    transaction.submitted(0, 1)
+    cache.forward_end([transaction])
+    with pytest.raises(cpkv.TransactionError, match="takes no more copies"):
+        transaction.submitted(0, 2)
+    cache.insert(tokens, pages, lease, transaction)
+    digest = cache.digest()
+    with pytest.raises(cpkv.TransactionError, match="bound by an earlier insertion"):
+        cache.insert(tokens, [], lease, transaction)
+    assert cache.digest() == digest
+    assert cache.tick(7, [1]).committed == [transaction.id]
+    for step in (7, 9, 0):
+        with pytest.raises(cpkv.UsageError, match=f"tick {step} is out of order, want 8"):
+            cache.tick(step)
+    with pytest.raises(cpkv.TransactionError, match="is not open"):
+        transaction.plan()
+    lease.release()
+
+
+def test_pages_that_are_read_come_free_later():
+    cache = tracked(device_pool="external")
+    engine = ManualEngine(16, 16)
+    tokens = prompt(cache, 3)
+    lease = cache.lock(cache.match(tokens))
+    (transaction,) = cache.reserve([(tokens, [3, 7, 5], lease)])
+    engine.submit(transaction, 0)
+    transaction.abort("retracted")
+    assert list(cache.free([3, 7, 5])) == []
+    assert cache.stats().device_fenced_pages == 3
+    with pytest.raises(cpkv.PageError, match="page id 7 at index 0 is read by an unfinished copy"):
+        cache.free([7])
+    lease.release()
+    assert list(cache.tick(0, engine.acks).freed_pages) == []
+    engine.land_all()
+    assert list(cache.tick(1, engine.acks).freed_pages) == [3, 7, 5]
+    assert list(cache.free([7])) == [7]
+
+
+def test_late_backups_are_handed_out_by_the_tick():
+    cache = tracked()
+    engine = ManualEngine(16, 16)
+    tokens = prompt(cache, 3)
+    lease, pages = start(cache, tokens)
+    inserted = cache.insert(tokens, pages, lease)
+    assert inserted.host_pages == 3
+    (late,) = cache.tick(0).started
+    assert (late.late, late.status, list(late.plan()[0])) == (True, "pending", list(pages))
+    for layer in range(LAYERS):
+        engine.submit(late, layer)
+    late.submitted_all()
+    engine.land_all()
+    assert cache.tick(1, engine.acks).committed == [late.id]
+    lease.release()
+
+
+def test_flush_hides_everything_at_once():
+    cache = tracked()
+    tokens = prompt(cache, 3)
+    lease, pages = start(cache, tokens)
+    (transaction,) = cache.reserve([(tokens, pages, lease)])
+    cache.insert(tokens, pages, lease, transaction)
+    assert list(cache.flush()) == []
+    assert cache.match(tokens).pages == 0
+    lease.release()
+    assert cache.tick(0).rolled_back == [(transaction.id, "flushed")]
+    transaction.submitted_all()
+    cache.tick(1)
+    assert cache.stats().device_free_pages == 16
+    cache.check_integrity()
+
+
+def test_events_name_pages_as_the_cache_does():
+    cache = tracked("pair", 2, events=True)
+    tokens = prompt(cache, 3, key="pair")
+    names = cache.page_hashes(tokens)
+    assert names != cache.page_hashes(tokens, namespace="other")
+    lease, pages = start(cache, tokens, "pair")
+    (transaction,) = cache.reserve([(tokens, pages, lease)])
+    cache.insert(tokens, pages, lease, transaction)
+    (stored,) = cache.take_events()
+    assert (stored.kind, stored.medium, stored.page_hashes) == ("stored", "device", names)
+    assert stored.token_ids == tokens[:6].tolist()
+    assert cache.take_events() == []
+    transaction.submitted(0, 1)
+    cache.forward_end([transaction])
+    cache.tick(0, [1])
+    (stored,) = cache.take_events()
+    assert (stored.kind, stored.medium, stored.page_hashes) == ("stored", "host", names)
+    lease.release()
+    cache.evict(0, 1)
+    (removed,) = cache.take_events()
+    assert (removed.kind, removed.medium, removed.page_hashes) == ("removed", "device", names[2:])
+    assert removed.parent_hash is None
+    cache.flush()
+    (cleared,) = cache.take_events()
+    assert (cleared.kind, cleared.medium, cleared.page_hashes) == ("cleared", None, [])
+    assert tracked().take_events() == []
+
+
+def test_dump_is_json():
+    cache = tracked("pair", 2)
+    tokens = prompt(cache, 3, key="pair")
+    lease = cache.lock(cache.match(tokens, namespace="tenant \x00 1"))
+    pages = cache.allocate(3)
+    (transaction,) = cache.reserve([(tokens, pages, lease)])
+    dump = json.loads(json.dumps(cache.dump()))
+    (operation,) = dump["operations"]
+    assert (operation["id"], operation["status"], operation["device_pages"]) == (transaction.id, "reserved", [0, 1, 2])
+    node = next(node for node in dump["nodes"] if node["transaction"] == transaction.id)
+    assert (node["token_ids"], node["successor"], node["device_pages"], node["locks"]) == (list(range(6)), 6, [], 1)
+    assert any("tenant" in (node["namespace"] or "") for node in dump["nodes"])
+    transaction.abort()
+    lease.release()
+
+
+def test_words_only_grow_and_are_memory():
+    words = cpkv.AckWords(STREAMS)
+    words.store(0, 5)
+    words.store(0, 3)
+    assert (words.load(0), words.load(1)) == (5, 0)
+    word = ctypes.c_uint64.from_address(words.address(1))
+    word.value = 9
+    assert words.load(1) == 9
+    for wrong in (2, -1, 2**70):
+        with pytest.raises(cpkv.InputError, match="stream is"):
+            words.load(wrong)
+    with pytest.raises(cpkv.InputError, match="streams is 0, want 1 to 1024"):
+        cpkv.AckWords(0)
+
+
+def test_a_worker_thread_acknowledges_through_the_words():
+    cache = tracked()
+    words = cpkv.AckWords(STREAMS)
+    tokens = prompt(cache, 3)
+    lease, pages = start(cache, tokens)
+    (transaction,) = cache.reserve([(tokens, pages, lease)])
+    transaction.submitted(0, 1)
+    transaction.submitted(1, 1)
+    cache.forward_end([transaction])
+    cache.insert(tokens, pages, lease, transaction)
+    go, gone = threading.Event(), threading.Event()
+
+    def work():
+        go.wait()
+        words.store(0, 1)
+        words.store(1, 1)
+        gone.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert cache.tick(0, words).committed == []
+    go.set()
+    gone.wait()
+    assert cache.tick(1, words).committed == [transaction.id]
+    worker.join()
+    lease.release()
+
+
+def test_a_copy_that_never_ends_is_quarantined():
+    cache = tracked(copy_deadline=2.0)
+    tokens = prompt(cache, 2)
+    lease, pages = start(cache, tokens)
+    (transaction,) = cache.reserve([(tokens, pages, lease)])
+    transaction.submitted(0, 1)
+    cache.forward_end([transaction])
+    cache.insert(tokens, pages, lease, transaction)
+    second = 1_000_000_000
+    # It counts from the first tick on, however long nobody has ticked before.
+    assert cache.tick(0, [0], now_ns=1_000 * second).rolled_back == []
+    assert cache.tick(1, [0], now_ns=1_001 * second).rolled_back == []
+    assert cache.tick(2, [0], now_ns=1_002 * second).rolled_back == [(transaction.id, "copy_failed")]
+    cache.tick(3, [0], now_ns=1_004 * second)
+    assert (transaction.status, cache.stats().host_quarantined_slots) == ("quarantined", 2)
+    cache.tick(4, [1], now_ns=1_005 * second)
+    assert transaction.status == "over"
+    lease.release()
+
+
+def test_ranks_on_several_hosts_agree_by_a_reduction():
+    caches = [tracked(lanes=2) for _ in range(2)]
+    votes, calls = [[], []], []
+
+    def reduction(rank):
+        def reduce(mine):
+            votes[rank].append(np.array(mine))
+            step = len(votes[rank]) - 1
+            calls.append(rank)
+            return lambda: np.minimum(votes[0][step], votes[1][step])
+
+        return reduce
+
+    for rank, cache in enumerate(caches):
+        cache.attach_reduction(reduction(rank))
+        assert cache.tick(0).committed == []
+    assert calls == [], "nothing is open"
+    tokens = prompt(caches[0], 4)
+    transactions, leases = [], []
+    for cache in caches:
+        lease, pages = start(cache, tokens)
+        (transaction,) = cache.reserve([(tokens, pages, lease)])
+        transaction.submitted(0, 1)
+        cache.forward_end([transaction])
+        cache.insert(tokens, pages, lease, transaction)
+        transactions.append(transaction)
+        leases.append(lease)
+    acks = [[1], [0]]
+    for step in range(1, 4):
+        reports = [cache.tick(step, acks[rank]) for rank, cache in enumerate(caches)]
+        assert [report.committed for report in reports] == [[], []], "the other rank has not landed"
+    acks[1] = [1]
+    for step in range(4, 6):
+        reports = [cache.tick(step, acks[rank]) for rank, cache in enumerate(caches)]
+    assert [report.committed for report in reports] == [[transactions[0].id]] * 2
+    assert caches[0].digest() == caches[1].digest()
+    assert calls == [0, 1] * 4
+    for lease in leases:
+        lease.release()
+
+
+def test_a_reduction_that_is_none_is_refused():
+    cache = tracked()
+    with pytest.raises(cpkv.InputTypeError, match="reduce: got int"):
+        cache.attach_reduction(3)
+    cache.attach_reduction(lambda _votes: [0])
+    with pytest.raises(cpkv.LogError, match="a way to agree already"):
+        cache.attach_reduction(lambda votes: votes)
+    tokens = prompt(cache, 2)
+    lease, pages = start(cache, tokens)
+    with cache.reserve([(tokens, pages, lease)])[0]:
+        cache.tick(0)
+        digest = cache.digest()
+        with pytest.raises(cpkv.LogError, match="not the minimum of the 256 numbers"):
+            cache.tick(1)
+        assert cache.digest() == digest
+    lease.release()
+
+
+def test_write_policies():
+    cache = tracked(write="selective", write_uses=2)
+    tokens = prompt(cache, 3)
+    lease, pages = start(cache, tokens)
+    (transaction,) = cache.reserve([(tokens, pages, lease)])
+    assert transaction.status == "nothing"
+    assert cache.insert(tokens, pages, lease, transaction).host_pages == 0
+    lease.release()
+    assert cache.tick(0).started == []
+    with cache.lock(cache.match(tokens)):
+        (late,) = cache.tick(1).started
+    assert late.pages == 3
+    back = tracked(write="back", clean_pages=2)
+    lease, pages = start(back, tokens)
+    back.insert(tokens, pages, lease)
+    lease.release()
+    (late,) = back.tick(0).started
+    assert late.pages == 3, "whole runs of pages"
+
+
+def test_settings_of_backups_are_checked():
+    with pytest.raises(cpkv.ConfigError, match="write is 'around', want one of through, selective, back"):
+        cpkv.CacheManager(device_pages=1, write="around")
+    with pytest.raises(cpkv.ConfigError, match="write_uses is -1, want 1 to"):
+        tracked(write="selective", write_uses=-1)
+    with pytest.raises(cpkv.ConfigError, match="copies is 'made', want one of assumed, tracked"):
+        cpkv.CacheManager(device_pages=1, copies="made")
+    for deadline in (0, -1, float("nan")):
+        with pytest.raises(cpkv.ConfigError, match="copy_deadline is"):
+            cpkv.CacheManager(device_pages=1, copy_deadline=deadline)
