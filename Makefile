@@ -11,8 +11,11 @@ export CARGO_TERM_COLOR ?= auto
 # maturin refuses to choose between two environments.
 unexport CONDA_PREFIX
 
+# The models of what is lock-free are a workspace of their own.
+IN_LOOM := cd rust/loom && RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=../../target/loom
+
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
-PYTHON_SOURCES := python tests benchmarks
+PYTHON_SOURCES := python tests benchmarks tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -80,28 +83,40 @@ test-rust: tools ## Run the tests of the core
 test-python: build $(VENV)/.dev-installed ## Run the tests of the package and the command
 	$(BIN)/pytest
 
+.PHONY: loom
+loom: tools ## Explore the models of what is lock-free, with their negative controls
+	$(IN_LOOM) cargo test --locked --release
+
 .PHONY: format
 format: tools $(VENV)/.dev-installed ## Format everything
 	cargo fmt --all
+	cd rust/loom && cargo fmt
 	$(BIN)/ruff format $(PYTHON_SOURCES)
 
 .PHONY: lint
 lint: build $(VENV)/.dev-installed ## Formatting, clippy, ruff, mypy, and the stub against the module
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cd rust/loom && cargo fmt --check
+	$(IN_LOOM) cargo clippy --locked --all-targets -- -D warnings
 	$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	$(BIN)/ruff check $(PYTHON_SOURCES)
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest cpkv._core --allowlist tests/stubtest_allowlist.txt --ignore-unused-allowlist
 
 .PHONY: ci
-ci: lint test ## Everything that a change has to pass
+ci: lint test loom ## Everything that a change has to pass
 
 # --- Long runs ---
 
 .PHONY: prove
-prove: tools ## The random comparison with the naive cache, a million cases (minutes)
+prove: tools ## A million random comparisons with the naive cache, and the whole model check of backups (minutes)
 	PROPTEST_CASES=1000000 cargo test --locked --release --test against_oracle
+	cargo test --locked --release --package cpkv-core --lib operations::model -- --include-ignored --nocapture --test-threads=1
+
+.PHONY: mutants
+mutants: tools ## Break the core in small ways and see each break caught (half an hour)
+	$(PYTHON) tools/mutants.py
 
 .PHONY: bench
 bench: build ## Replay the traces in CPKV_TRACES and write benchmarks/results
