@@ -139,7 +139,7 @@ impl CacheManager {
         }
     }
 
-    /// Each host slot is free or in the tree.
+    /// Each host slot is free, an operation's, or in the tree.
     fn check_host(&self, recount: &Recount, problems: &mut Vec<String>) {
         let Some(host) = &self.host else { return };
         let unseen: u32 = self.operations.iter().map(|(_, operation)| operation.slot_count()).sum();
