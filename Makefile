@@ -110,8 +110,10 @@ ci: lint test loom ## Everything that a change has to pass
 # --- Long runs ---
 
 .PHONY: prove
-prove: tools ## A million random comparisons with the naive cache, and the whole model check of backups (minutes)
+prove: build $(VENV)/.dev-installed ## Millions of random steps, and the whole model check of backups (half an hour)
 	PROPTEST_CASES=1000000 cargo test --locked --release --test against_oracle
+	PROPTEST_CASES=1000000 cargo test --locked --release --test random_backups
+	CPKV_PROVE_STEPS=1000000 $(BIN)/pytest --timeout=0 tests/property/test_backups.py
 	cargo test --locked --release --package cpkv-core --lib operations::model -- --include-ignored --nocapture --test-threads=1
 
 .PHONY: mutants
