@@ -2,10 +2,11 @@
 //!
 //! What this rank sees of its own copies becomes reports; what the ranks agree on comes back as
 //! verdicts. A single rank agrees with itself at once. Several exchange reports and verdicts
-//! between [`CacheManager::reports`] and [`CacheManager::apply`].
+//! between [`CacheManager::step_reports`] and [`CacheManager::apply`]: whoever holds the commit log
+//! does so without holding the cache, since that is where another rank is waited for.
 
 use super::{CacheManager, RolledBack};
-use crate::agreement::{CommitLog, LogError, OperationId, Report, Votes};
+use crate::agreement::{LogError, OperationId, Report, Votes};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
 use crate::operations::machine::{Event, Phase, Reason, State};
@@ -130,31 +131,6 @@ impl CacheManager {
             }
         }
         Ok(self.end_step())
-    }
-
-    /// Starts the next tick of one of several ranks: what was agreed on in the last one is applied,
-    /// what this rank sees is reported. Waits for rank 0 if it has not written the last entry yet.
-    /// With no operation open, which all ranks know alike, the log is not touched.
-    ///
-    /// # Errors
-    /// [`Error::WrongStep`], and nothing has changed; [`Error::Log`] if the ranks cannot agree any
-    /// more, which every later tick says again.
-    pub fn tick_with(&mut self, step: u64, acks: &[u64], now_ns: u64, log: &mut CommitLog) -> Result<TickReport> {
-        if self.begin_step(step)? {
-            let mut verdicts = Vec::new();
-            if let Err(error) = log.read_entry(&mut verdicts) {
-                return Err(self.lose_agreement(error));
-            }
-            self.apply(&verdicts);
-        }
-        let report = self.end_step();
-        if let Some(reports) = self.step_reports(acks, now_ns) {
-            let written = log.report(reports).and_then(|()| if log.rank() == 0 { log.write_entry() } else { Ok(()) });
-            if let Err(error) = written {
-                return Err(self.lose_agreement(error));
-            }
-        }
-        Ok(report)
     }
 
     /// What this rank reports in a step, if an entry is to be written in it, which is due in the next.
