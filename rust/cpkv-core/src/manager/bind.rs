@@ -156,7 +156,7 @@ impl CacheManager {
             .collect();
         for id in readers {
             self.operations.get_mut(id).expect("it is open").reads.push(deepest);
-            self.lock_path_to(deepest);
+            self.hold(deepest);
         }
     }
 
@@ -187,16 +187,6 @@ impl CacheManager {
             // Another request has inserted them and relies on the backup.
             self.back_up_late(resident, self.tree.arena[bound].end);
         }
-        let mut given_up = Vec::new();
-        let is_flushed = self.tree.has_flushed() && self.is_flushed(bound);
-        for node in left {
-            self.unlock_node(node);
-            if is_flushed && !self.tree.arena[node].is_locked() {
-                self.remove_tail(node, self.tree.arena[node].len(), &mut given_up);
-            } else {
-                self.remove_if_empty(node);
-            }
-        }
-        self.report_freed(given_up);
+        self.hold_instead(bound, end);
     }
 }

@@ -39,7 +39,7 @@ pub struct NodeDump {
     pub host_slots: Vec<SlotId>,
     /// The backup that is going to be its host copy.
     pub backup: Option<OperationId>,
-    /// Leases and operations that hold it.
+    /// Leases and operations that end at it; they hold everything in front as well.
     pub locks: u32,
     /// Requests that found it.
     pub hits: u32,

@@ -89,15 +89,16 @@ impl CacheManager {
 
         self.clock += 1;
         let mut inserted = Inserted::default();
+        // What the lease holds, from here on down.
         let mut deepest = lease.node.index;
         let (for_steps, for_new) = given.split_at(known.len());
         let mut for_steps = for_steps;
         for step in steps {
             let (given, rest) = for_steps.split_at(step.pages.index());
             for_steps = rest;
-            deepest = self.walk_into(step, lease);
-            let state = self.tree.arena[deepest].state;
-            if self.adopt(deepest, given, &mut inserted.duplicates) {
+            let node = self.walk_into(step, &mut deepest, lease);
+            let state = self.tree.arena[node].state;
+            if self.adopt(node, given, &mut inserted.duplicates) {
                 if state.tiers.host {
                     self.counters.recomputed_pages += u64::from(step.pages.0);
                 } else {
@@ -136,7 +137,7 @@ impl CacheManager {
     /// As [`Self::insert`].
     pub fn insert_unleased(&mut self, tokens: &[i64], device_pages: &[i64], namespace: &Namespace) -> Result<Inserted> {
         let root = self.tree.ensure_root(namespace);
-        self.lock_node(root);
+        self.hold(root);
         let mut lease =
             Lease { node: self.tree.arena.reference(root), pages: Pages::ZERO, device_pages: Pages::ZERO, priority: 0 };
         let inserted = self.insert(tokens, device_pages, &mut lease);
@@ -156,13 +157,14 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Makes the lease's request hold the pages of `step`, and returns the node that ends where
-    /// they do.
-    fn walk_into(&mut self, step: Step, lease: &Lease) -> NodeIndex {
+    /// Makes the lease, which holds everything down to `held`, hold the pages of `step`; returns the
+    /// node that ends where they do.
+    fn walk_into(&mut self, step: Step, held: &mut NodeIndex, lease: &Lease) -> NodeIndex {
         let is_whole = step.pages == self.tree.arena[step.node].len();
         let node = if is_whole { step.node } else { self.tree.split(step.node, step.pages) };
         if self.tree.arena[node].end > lease.pages {
-            self.lock_node(node);
+            self.hold_instead(node, *held);
+            *held = node;
             let usage = &mut self.tree.arena[node].state.usage;
             usage.last_access = self.clock;
             usage.priority = usage.priority.max(lease.priority);
@@ -170,7 +172,7 @@ impl CacheManager {
         node
     }
 
-    /// Hangs a new node with `pages` below a locked one, locked as well.
+    /// Hangs a new node with `pages` below the one that a lease holds, which holds the new one then.
     fn add_below(
         &mut self,
         parent: NodeIndex,
@@ -181,7 +183,7 @@ impl CacheManager {
     ) -> NodeIndex {
         let usage = Usage { created: self.clock, last_access: self.clock, hits: 0, priority };
         let node = self.tree.attach(parent, tokens, end, usage);
-        self.lock_node(node);
+        self.hold_instead(node, parent);
         self.gain_device(node, pages);
         node
     }

@@ -111,13 +111,13 @@ impl CacheManager {
             wanted.add(device_ids(self.tree.rows(node)));
             wanted
         });
-        self.lock_path_to(end);
+        self.hold(end);
         let slots = match room {
             Room::Any => self.take_slots(&wanted, &sources),
             Room::Modest(worth) => self.take_slots_modestly(&wanted, &sources, worth),
         };
         let Some(slots) = slots else {
-            self.unlock_path(end);
+            self.let_go(end);
             self.counters.host_skipped_pages += sources.len() as u64;
             return None;
         };

@@ -72,10 +72,10 @@ impl CacheManager {
     }
 
     fn lock_path(&mut self, deepest: NodeIndex, priority: i32) -> Lease {
+        self.hold(deepest);
         let mut device_pages = Pages::ZERO;
         let mut next = Some(deepest);
         while let Some(index) = next {
-            self.lock_node(index);
             let node = &mut self.tree.arena[index];
             let usage = &mut node.state.usage;
             usage.last_access = self.clock;
@@ -104,7 +104,7 @@ impl CacheManager {
             usage.last_access = last_access;
             next = self.tree.arena[index].parent;
         }
-        if self.unlock_path(lease.node.index) {
+        if self.let_go(lease.node.index) {
             self.compact();
         }
     }

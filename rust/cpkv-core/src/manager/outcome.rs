@@ -121,7 +121,7 @@ impl CacheManager {
         self.counters.committed_pages += u64::from(committed.0);
         self.outcomes.committed.push(id);
         self.free_of_operation(&operation, committed);
-        self.unlock_path(end);
+        self.let_go(end);
         self.unlock_reads(&operation);
         operation.children
     }
@@ -153,7 +153,7 @@ impl CacheManager {
         if before == Phase::Reserved {
             // Nothing in the tree is read by its copies.
             self.operations.get_mut(id).expect("it is open").end = None;
-            self.unlock_path(end);
+            self.let_go(end);
         }
         if let Some(catch_up) = catch_up.and_then(|id| self.operations.get_mut(id)) {
             self.counters.donors_lost += 1;
@@ -174,14 +174,14 @@ impl CacheManager {
         let operation = self.operations.remove(id);
         self.free_of_operation(&operation, Pages::ZERO);
         if let Some(end) = operation.end {
-            self.unlock_path(end);
+            self.let_go(end);
         }
         self.unlock_reads(&operation);
     }
 
     fn unlock_reads(&mut self, operation: &Operation) {
         for &end in &operation.reads {
-            self.unlock_path(end);
+            self.let_go(end);
         }
     }
 

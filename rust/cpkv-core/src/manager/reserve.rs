@@ -100,9 +100,9 @@ impl CacheManager {
         }
         let sources = given[(first - lease.device_pages).index()..].to_vec();
         let wanted = LaneCounts::of(self.lanes, sources.iter().map(|page| page.raw()));
-        self.lock_path_to(parent);
+        self.hold(parent);
         let Some(slots) = self.take_slots(&wanted, &sources) else {
-            self.unlock_path(parent);
+            self.let_go(parent);
             // No trace is left of the split either.
             if self.tree.mergeable_child(parent).is_some() {
                 self.tree.merge_into_child(parent);
@@ -112,7 +112,7 @@ impl CacheManager {
         self.clock += 1;
         let usage = Usage { created: self.clock, last_access: self.clock, hits: 0, priority: lease.priority };
         let node = self.tree.attach(parent, tokens, end, usage);
-        self.lock_node(node);
+        self.hold_instead(node, parent);
         self.counters.reserved_pages += u64::from((end - first).0);
         let operation = Operation::new(State::reserved(false), first, sources, slots);
         Reserved::Slots(self.open_backup(operation, node))

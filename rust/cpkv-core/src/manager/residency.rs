@@ -137,75 +137,85 @@ impl CacheManager {
 
     // --- Locks ---
 
-    /// Adds one lock. The first takes the node out of heaps and evictable counts.
-    pub(super) fn lock_node(&mut self, index: NodeIndex) {
-        self.tree.arena[index].state.locks += 1;
-        if self.tree.arena[index].state.locks == 1 {
-            self.reindex(index);
-            let (tiers, rows) = (self.tiers_of(index), self.tree.rows(index));
-            if tiers.device {
-                self.device.evictable.subtract(device_ids(rows));
-            }
-            if let (true, Some(host)) = (tiers.host, &mut self.host) {
-                host.evictable.subtract(host_ids(rows));
-                if tiers.device {
-                    host.droppable.subtract(host_ids(rows));
-                }
-            }
+    /// Holds everything from `node` to its root: a lease or an operation ends there. What was not
+    /// held before leaves heaps and evictable counts.
+    pub(super) fn hold(&mut self, node: NodeIndex) {
+        let mut was_locked = self.tree.arena[node].is_locked();
+        self.tree.arena[node].state.locks += 1;
+        let mut index = node;
+        while !was_locked {
+            self.leave_counts(index);
+            let Some(parent) = self.tree.arena[index].parent else { break };
+            was_locked = self.tree.arena[parent].is_locked();
+            self.tree.arena[parent].locked_children += 1;
+            index = parent;
         }
     }
 
-    /// Takes one lock away. After the last the node can be evicted.
-    pub(super) fn unlock_node(&mut self, index: NodeIndex) {
-        self.tree.arena[index].state.locks -= 1;
-        if self.tree.arena[index].state.locks == 0 {
-            let (tiers, rows) = (self.tiers_of(index), self.tree.rows(index));
-            if tiers.device {
-                self.device.evictable.add(device_ids(rows));
-            }
-            if let (true, Some(host)) = (tiers.host, &mut self.host) {
-                host.evictable.add(host_ids(rows));
-                if tiers.device {
-                    host.droppable.add(host_ids(rows));
-                }
-            }
-            self.reindex(index);
-        }
-    }
-
-    /// Adds one lock to each node from `node` to its root.
-    pub(super) fn lock_path_to(&mut self, node: NodeIndex) {
-        let mut next = Some(node);
-        while let Some(index) = next {
-            self.lock_node(index);
-            next = self.tree.arena[index].parent;
-        }
-    }
-
-    /// Takes one lock away from each node from `node` to its root. What nobody can use any more
+    /// Takes one hold away. What nothing holds any more can be evicted. What nobody can use any more
     /// is removed: pages that were reserved for and never came, and pages that were flushed. True
     /// if something was.
-    pub(super) fn unlock_path(&mut self, node: NodeIndex) -> bool {
+    pub(super) fn let_go(&mut self, node: NodeIndex) -> bool {
+        self.tree.arena[node].state.locks -= 1;
         let mut given_up = Vec::new();
         let mut is_removed = false;
         let is_flushed = self.tree.has_flushed() && self.is_flushed(node);
         let mut next = Some(node);
-        while let Some(index) = next {
+        while let Some(index) = next.filter(|&index| !self.tree.arena[index].is_locked()) {
             next = self.tree.arena[index].parent;
-            self.unlock_node(index);
-            if is_flushed && next.is_some() && !self.tree.arena[index].is_locked() {
-                // Locks are closed towards the root, so that nothing below it is held; and what is
-                // not held was removed by the flush or before this.
+            let Some(parent) = next else {
+                self.tree.drop_root_if_empty(index);
+                break;
+            };
+            self.enter_counts(index);
+            if is_flushed {
+                // What is below it is not held either, and was removed by the flush or before this.
                 self.remove_tail(index, self.tree.arena[index].len(), &mut given_up);
                 is_removed = true;
-            } else if next.is_some() {
-                is_removed |= self.remove_if_empty(index);
             } else {
-                self.tree.drop_root_if_empty(index);
+                is_removed |= self.remove_if_empty(index);
             }
+            // Only now, or an emptied root would be dropped before its turn.
+            self.tree.arena[parent].locked_children -= 1;
         }
         self.report_freed(given_up);
         is_removed
+    }
+
+    /// Holds `node` in place of `held`, which is on the way to it.
+    pub(super) fn hold_instead(&mut self, node: NodeIndex, held: NodeIndex) {
+        self.hold(node);
+        self.let_go(held);
+    }
+
+    /// Takes a node out of heaps and evictable counts, because it is held.
+    fn leave_counts(&mut self, index: NodeIndex) {
+        self.reindex(index);
+        let (tiers, rows) = (self.tiers_of(index), self.tree.rows(index));
+        if tiers.device {
+            self.device.evictable.subtract(device_ids(rows));
+        }
+        if let (true, Some(host)) = (tiers.host, &mut self.host) {
+            host.evictable.subtract(host_ids(rows));
+            if tiers.device {
+                host.droppable.subtract(host_ids(rows));
+            }
+        }
+    }
+
+    /// Enters a node in heaps and evictable counts, because nothing holds it any more.
+    fn enter_counts(&mut self, index: NodeIndex) {
+        let (tiers, rows) = (self.tiers_of(index), self.tree.rows(index));
+        if tiers.device {
+            self.device.evictable.add(device_ids(rows));
+        }
+        if let (true, Some(host)) = (tiers.host, &mut self.host) {
+            host.evictable.add(host_ids(rows));
+            if tiers.device {
+                host.droppable.add(host_ids(rows));
+            }
+        }
+        self.reindex(index);
     }
 
     /// Whether nothing finds a node any more.

@@ -13,7 +13,7 @@ mod node;
 mod page_hash;
 
 pub(crate) use arena::{Arena, NodeRef};
-pub(crate) use node::{HeapPlace, HeapPlaces, Node, Tiers};
+pub(crate) use node::{HeapPlace, HeapPlaces, Node, NodeState, Tiers};
 pub(crate) use page_hash::{page_hash, root_hash};
 
 use std::sync::Arc;
@@ -304,24 +304,26 @@ impl Tree {
     }
 
     /// Splits `index` so that a new node, which is returned, takes its first `pages` pages. The
-    /// end stays where it was, and both parts are like the whole in everything else.
+    /// end stays where it was, and with it the locks; both parts are like the whole in everything
+    /// else.
     pub(crate) fn split(&mut self, index: NodeIndex, pages: Pages) -> NodeIndex {
         let whole = &self.arena[index];
         debug_assert!(Pages::ZERO < pages && pages < whole.len());
         let slice = whole.slice();
         let parent = whole.parent.expect("only roots have no parent, and they have no pages");
         let mut front = Node::new(Some(slice.up_to(pages)), whole.start() + pages, whole.state.usage);
-        front.state = whole.state;
+        front.state = NodeState { locks: 0, ..whole.state };
         front.first_page_hash = whole.first_page_hash;
         front.successor = if self.shape.kind() == KeyKind::Pair { self.token_after(index, pages) } else { 0 };
 
         self.unlink_from_parent(index);
         let front = self.arena.insert(front);
         self.link_to_buffer(front, slice.buffer);
-        self.link_to_parent(front, parent);
         self.arena[index].slice = Some(slice.from(pages));
         self.arena[index].first_page_hash = self.hash_first_page(index);
+        // First below the new node, which is locked with it.
         self.link_to_parent(index, front);
+        self.link_to_parent(front, parent);
         self.rehash(front);
         front
     }
@@ -332,8 +334,9 @@ impl Tree {
         let child = node.first_child.expect("the node has a child");
         let parent = node.parent.expect("a root is not merged");
         let (slice, first_page_hash) = (node.slice(), node.first_page_hash);
-        self.unlink_from_parent(child);
+        // It is locked as long as its child is.
         self.unlink_from_parent(index);
+        self.unlink_from_parent(child);
         self.unlink_from_buffer(index);
         self.arena.remove(index);
         let child_node = &mut self.arena[child];
@@ -352,8 +355,9 @@ impl Tree {
         let child_node = &self.arena[child];
         let follows =
             child_node.slice.is_some_and(|next| next.buffer == slice.buffer && next.start == slice.start + slice.len.0);
-        // Equal locks, too: a lease that ends at the node is one of the differences.
-        (follows && child_node.state == node.state).then_some(child)
+        // Whatever ends at the node has to find it there.
+        let is_alike = node.state == NodeState { locks: 0, ..child_node.state };
+        (follows && is_alike).then_some(child)
     }
 
     /// Cuts the last `pages` pages off a node that has no children and is longer than that.
@@ -417,10 +421,11 @@ impl Tree {
 
     /// Enters a node among the children of `parent`, in front of them.
     fn link_to_parent(&mut self, index: NodeIndex, parent: NodeIndex) {
-        let tiers = self.arena[index].state.tiers;
+        let (tiers, is_locked) = (self.arena[index].state.tiers, self.arena[index].is_locked());
         let parent_node = &mut self.arena[parent];
         let next = parent_node.first_child.replace(index);
         parent_node.children += 1;
+        parent_node.locked_children += u32::from(is_locked);
         parent_node.device_children += u32::from(tiers.device);
         parent_node.mirror_children += u32::from(tiers.is_mirror());
         let node = &mut self.arena[index];
@@ -437,9 +442,11 @@ impl Tree {
         self.children.remove(&self.arena, index);
         let node = &self.arena[index];
         let parent = node.parent.expect("the node is linked");
-        let (tiers, next, previous) = (node.state.tiers, node.next_sibling, node.previous_sibling);
+        let (tiers, is_locked) = (node.state.tiers, node.is_locked());
+        let (next, previous) = (node.next_sibling, node.previous_sibling);
         let parent = &mut self.arena[parent];
         parent.children -= 1;
+        parent.locked_children -= u32::from(is_locked);
         parent.device_children -= u32::from(tiers.device);
         parent.mirror_children -= u32::from(tiers.is_mirror());
         match previous {
@@ -537,9 +544,6 @@ impl Tree {
             if node.len() == Pages::ZERO || node.start() != parent.end {
                 problems.push(format!("{index:?}: {} pages do not follow on {}", node.len(), parent.end));
             }
-            if node.state.locks > parent.state.locks {
-                problems.push(format!("{index:?}: {} locks below {}", node.state.locks, parent.state.locks));
-            }
             if node.first_page_hash != self.hash_first_page(index) {
                 problems.push(format!("{index:?}: stale first page hash"));
             }
@@ -558,7 +562,7 @@ impl Tree {
     }
 
     fn check_children(&self, index: NodeIndex, node: &Node, problems: &mut Vec<String>) {
-        let (mut children, mut device, mut mirrors, mut previous) = (0, 0, 0, None);
+        let (mut children, mut device, mut mirrors, mut locked, mut previous) = (0, 0, 0, 0, None);
         let mut next = node.first_child;
         while let Some(child) = next {
             let child_node = &self.arena[child];
@@ -568,12 +572,14 @@ impl Tree {
             children += 1;
             device += u32::from(child_node.state.tiers.device);
             mirrors += u32::from(child_node.state.tiers.is_mirror());
+            locked += u32::from(child_node.is_locked());
             previous = Some(child);
             next = child_node.next_sibling;
         }
-        let counted = (node.children, node.device_children, node.mirror_children);
-        if (children, device, mirrors) != counted {
-            problems.push(format!("{index:?}: children {:?}, counted {counted:?}", (children, device, mirrors)));
+        let found = (children, device, mirrors, locked);
+        let counted = (node.children, node.device_children, node.mirror_children, node.locked_children);
+        if found != counted {
+            problems.push(format!("{index:?}: children {found:?}, counted {counted:?}"));
         }
     }
 }

@@ -49,7 +49,7 @@ pub(crate) struct HeapPlaces {
 pub(crate) struct NodeState {
     pub(crate) usage: Usage,
     pub(crate) tiers: Tiers,
-    /// Leases and operations that go through the node. Closed towards the root.
+    /// Leases and operations that end at the node.
     pub(crate) locks: u32,
     /// The backup that will give the node its host copy, if it is committed.
     pub(crate) backup: Option<OperationIndex>,
@@ -80,6 +80,7 @@ pub(crate) struct Node {
     pub(crate) children: u32,
     pub(crate) device_children: u32,
     pub(crate) mirror_children: u32,
+    pub(crate) locked_children: u32,
     pub(crate) heaps: HeapPlaces,
     /// For a root: its namespace was flushed, and nothing finds it any more.
     pub(crate) is_flushed: bool,
@@ -108,6 +109,7 @@ impl Node {
             children: 0,
             device_children: 0,
             mirror_children: 0,
+            locked_children: 0,
             heaps: HeapPlaces::default(),
             is_flushed: false,
         }
@@ -117,8 +119,9 @@ impl Node {
         self.slice.is_none()
     }
 
+    /// Whether a lease or an operation ends at the node or below it.
     pub(crate) fn is_locked(&self) -> bool {
-        self.state.locks > 0
+        self.state.locks > 0 || self.locked_children > 0
     }
 
     /// Pages in the node.
