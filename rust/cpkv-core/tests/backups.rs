@@ -14,6 +14,39 @@ use cpkv_core::{
 use engine::{ITEMS, TARGET_ITEMS};
 use lab::{Lab, Shape, shapes};
 
+// --- Pages that come one by one ---
+
+#[test]
+fn decoded_pages_are_joined_once_they_are_committed() {
+    for shape in shapes() {
+        let mut lab = Lab::new(shape, 600, 600);
+        let tokens = lab.prompt(0, 300);
+        let page = usize::try_from(shape.page_tokens).unwrap();
+        let successor = lab.cache.shape().successor_tokens();
+        let mut lease = Some(lab.start(&tokens[..page * 200 + successor]));
+        for pages in 200..=300 {
+            let mut request = lease.take().unwrap();
+            if pages > 200 {
+                request = lab.go_on(&tokens[..page * pages + successor], request.lease.take().unwrap());
+            }
+            lab.forward(&request);
+            lab.insert(&mut request);
+            if pages % 7 == 0 {
+                lab.land();
+                lab.tick();
+            }
+            lease = Some(request);
+        }
+        lab.release(&mut lease.unwrap());
+        lab.drain();
+        assert_eq!(lab.cache.stats().host_mirror_slots, 300);
+        // The prompt, and a node for each power of two at most.
+        assert!(lab.cache.stats().nodes <= 2 + 7, "{shape:?}: {}", lab.cache.stats().nodes);
+        lab.evict_all();
+        assert_eq!(lab.found(&tokens), (0, 300));
+    }
+}
+
 // --- Visibility ---
 
 #[test]

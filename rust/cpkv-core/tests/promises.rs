@@ -683,7 +683,16 @@ fn a_million_one_page_nodes_need_no_stack() {
     const TOKENS: usize = 1_000_000;
     let work = || {
         for host_slots in [None, Some(1_048_576)] {
-            let mut cache = cache(KeyKind::Token, 1, 1_048_576, host_slots);
+            // By this policy pages of different age are not joined.
+            let config = CacheConfig {
+                page_tokens: 1,
+                device_pages: 1_048_576,
+                host_slots,
+                segment_pages: 1,
+                policy: Policy::Fifo,
+                ..CacheConfig::default()
+            };
+            let mut cache = CacheManager::new(&config).unwrap();
             let tokens: Vec<i64> = (0..).take(TOKENS).collect();
             let mut lease = admit(&mut cache, &tokens[..1], &Namespace::default());
             for length in 2..=TOKENS {
@@ -705,6 +714,53 @@ fn a_million_one_page_nodes_need_no_stack() {
         }
     };
     std::thread::Builder::new().stack_size(256 * 1024).spawn(work).unwrap().join().unwrap();
+}
+
+#[test]
+fn pages_that_come_one_by_one_have_few_nodes() {
+    for (_, policy) in Policy::ALL {
+        for key in KEYS {
+            let config = CacheConfig { key, page_tokens: 16, device_pages: 1_000, policy, ..CacheConfig::default() };
+            let mut cache = CacheManager::new(&config).unwrap();
+            let tokens = prompt(&cache, 0, 1_000);
+            let shape = cache.shape();
+            let mut lease = admit(&mut cache, &[], &Namespace::default());
+            for pages in 1..=1_000 {
+                let end = shape.tokens_of(Pages(pages)).0 + shape.successor_tokens();
+                extend(&mut cache, &tokens[..end], &mut lease);
+                assert_eq!(cache.leased_pages(&lease, Pages::ZERO).len(), pages as usize);
+            }
+            cache.release(lease);
+            cache.check_integrity().unwrap();
+            assert_eq!(found(&cache, &tokens), (1_000, 0));
+            // Runs of 256 pages of 16 tokens, and what is left over by powers of two.
+            let is_by_age = matches!(policy, Policy::Fifo | Policy::Filo);
+            assert_eq!(cache.stats().nodes, 1 + if is_by_age { 1_000 } else { 3 + 4 }, "{policy:?}");
+            // What was joined is evicted and split by pages all the same.
+            assert_eq!(cache.evict(Lane(0), 333).unwrap().len(), 333);
+            let mut other = tokens[..shape.tokens_of(Pages(300)).0 + shape.successor_tokens()].to_vec();
+            other.push(-1);
+            serve(&mut cache, &other);
+            assert_eq!(found(&cache, &tokens), (667, 0));
+        }
+    }
+}
+
+#[test]
+fn joining_leaves_what_others_have_found() {
+    for key in KEYS {
+        let mut cache = cache(key, 4, 100, None);
+        let tokens = prompt(&cache, 0, 8);
+        let half = prompt(&cache, 0, 4);
+        serve(&mut cache, &half);
+        let first = cache.lock(&cache.match_prefix(&half, &Namespace::default(), None), 0);
+        let waiting = cache.match_prefix(&tokens, &Namespace::default(), None);
+        serve(&mut cache, &tokens);
+        cache.release(first);
+        let lease = cache.lock(&waiting, 0);
+        assert_eq!(lease.pages(), Pages(4));
+        cache.release(lease);
+    }
 }
 
 /// Equal tokens all the way: every page has the same hash, and only its parent tells it apart.

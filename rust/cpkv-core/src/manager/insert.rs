@@ -121,6 +121,7 @@ impl CacheManager {
         // still read.
         self.unclaim(&inserted.duplicates);
         self.fence_held(&mut inserted.duplicates);
+        self.join_front(deepest);
         lease.node = self.tree.arena.reference(deepest);
         (lease.pages, lease.device_pages) = (end, end);
         self.compact();

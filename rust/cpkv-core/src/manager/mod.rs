@@ -25,6 +25,7 @@ mod host;
 mod insert;
 mod inspect;
 mod integrity;
+mod join;
 mod late;
 mod lease;
 mod lookup;

@@ -121,8 +121,13 @@ impl CacheManager {
         self.counters.committed_pages += u64::from(committed.0);
         self.outcomes.committed.push(id);
         self.free_of_operation(&operation, committed);
-        self.let_go(end);
+        let end = self.tree.arena.reference(end);
+        self.let_go(end.index);
         self.unlock_reads(&operation);
+        // It may have been flushed.
+        if self.tree.arena.resolve(end).is_some() {
+            self.join_front(end.index);
+        }
         operation.children
     }
 

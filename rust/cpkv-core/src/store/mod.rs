@@ -112,8 +112,27 @@ impl PageStore {
             live: pages,
             first_node: None,
         };
+        Slice { buffer: self.enter(buffer), start: 0, len: Pages(pages) }
+    }
+
+    /// Copies two slices with their rows into a new buffer, one behind the other. The old ones stay.
+    pub(crate) fn join(&mut self, front: Slice, back: Slice) -> Slice {
+        let part = |slice: Slice| {
+            let pages = slice.range();
+            (&self.buffer(slice.buffer).tokens, pages.start * self.page_tokens..pages.end * self.page_tokens)
+        };
+        let buffer = Buffer {
+            tokens: TokenRun::joined(part(front), part(back)),
+            rows: [self.rows(front), self.rows(back)].concat(),
+            live: (front.len + back.len).0,
+            first_node: None,
+        };
+        Slice { buffer: self.enter(buffer), start: 0, len: front.len + back.len }
+    }
+
+    fn enter(&mut self, buffer: Buffer) -> BufferIndex {
         self.buffer_bytes += buffer.heap_bytes();
-        self.live_pages += u64::from(pages);
+        self.live_pages += u64::from(buffer.live);
         let index = if let Some(Reverse(index)) = self.free.pop() {
             self.buffers[index.index()] = Some(buffer);
             index
@@ -123,7 +142,7 @@ impl PageStore {
             BufferIndex::new(raw).expect("fewer buffers than page ids")
         };
         self.end = self.end.max(index.index() + 1);
-        Slice { buffer: index, start: 0, len: Pages(pages) }
+        index
     }
 
     pub(crate) fn buffer(&self, index: BufferIndex) -> &Buffer {

@@ -36,6 +36,16 @@ impl TokenRun {
         }
     }
 
+    /// Copies a part of each of two runs, one after the other.
+    pub(crate) fn joined(front: (&Self, Range<usize>), back: (&Self, Range<usize>)) -> Self {
+        if let ((Self::Compact(first), before), (Self::Compact(second), after)) = (&front, &back) {
+            return Self::Compact([&first[before.clone()], &second[after.clone()]].concat());
+        }
+        let tokens: Vec<i64> =
+            [front, back].into_iter().flat_map(|(run, range)| range.map(|index| run.get(index))).collect();
+        Self::from_tokens(&tokens)
+    }
+
     /// The token id at `index`.
     pub(crate) fn get(&self, index: usize) -> i64 {
         match self {
@@ -152,6 +162,21 @@ mod tests {
             assert_eq!(run.equal_prefix(differs, 100 - differs, &tokens[differs..]), 100 - differs);
             assert_eq!(run.equal_prefix(0, differs, &tokens), differs);
         }
+    }
+
+    #[test]
+    fn runs_are_joined_in_their_order_and_as_compact_as_can_be() {
+        let (compact, wide) = (TokenRun::from_tokens(&[1, 2, 3]), TokenRun::from_tokens(&[4, -5, 6]));
+        let all = |run: &TokenRun, length| (0..length).map(|index| run.get(index)).collect::<Vec<_>>();
+        let joined = TokenRun::joined((&compact, 1..3), (&wide, 0..2));
+        assert!(matches!(joined, TokenRun::Wide(_)));
+        assert_eq!(all(&joined, 4), [2, 3, 4, -5]);
+        let joined = TokenRun::joined((&wide, 2..3), (&compact, 0..3));
+        assert!(matches!(joined, TokenRun::Compact(_)));
+        assert_eq!(all(&joined, 4), [6, 1, 2, 3]);
+        let joined = TokenRun::joined((&compact, 2..3), (&compact, 0..1));
+        assert!(matches!(joined, TokenRun::Compact(_)));
+        assert_eq!(all(&joined, 2), [3, 1]);
     }
 
     #[test]

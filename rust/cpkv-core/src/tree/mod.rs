@@ -22,7 +22,7 @@ use hashbrown::HashMap;
 
 use crate::digest::Digest;
 use crate::eviction::Usage;
-use crate::ids::{BufferIndex, NodeIndex, OperationIndex, PageId, Pages, SlotId};
+use crate::ids::{BufferIndex, NodeIndex, OperationIndex, PageId, Pages, SlotId, Tokens};
 use crate::key::{KeyKind, KeyShape};
 use crate::namespace::Namespace;
 use crate::store::{PageStore, Row, Slice};
@@ -358,6 +358,33 @@ impl Tree {
         // Whatever ends at the node has to find it there.
         let is_alike = node.state == NodeState { locks: 0, ..child_node.state };
         (follows && is_alike).then_some(child)
+    }
+
+    /// The node in front of `index`, of which it is the only child and at which nothing ends, if both
+    /// together have no more than `most` tokens.
+    pub(crate) fn joinable_parent(&self, index: NodeIndex, most: Tokens) -> Option<NodeIndex> {
+        let node = &self.arena[index];
+        let parent = node.parent.filter(|&parent| !self.arena[parent].is_root())?;
+        let parent_node = &self.arena[parent];
+        let is_joinable = parent_node.children == 1 && parent_node.state.locks == 0;
+        (is_joinable && self.shape.tokens_of(parent_node.len() + node.len()) <= most).then_some(parent)
+    }
+
+    /// Gives copies of the pages of `index` to its only child, whose index and state stay.
+    pub(crate) fn join_into_child(&mut self, index: NodeIndex) {
+        let child = self.arena[index].first_child.expect("the node has a child");
+        let slices = [index, child].map(|node| self.arena[node].slice());
+        let joined = self.store.join(slices[0], slices[1]);
+        let front = slices[0].len;
+        for (node, slice) in [(index, joined.up_to(front)), (child, joined.from(front))] {
+            self.unlink_from_buffer(node);
+            self.arena[node].slice = Some(slice);
+            self.link_to_buffer(node, joined.buffer);
+        }
+        for slice in slices {
+            self.store.release(slice.buffer, slice.len);
+        }
+        self.merge_into_child(index);
     }
 
     /// Cuts the last `pages` pages off a node that has no children and is longer than that.
