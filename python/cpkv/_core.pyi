@@ -333,11 +333,14 @@ class CacheManager:
 
         Args:
             step: The number of the tick, alike on all ranks.
-            acks: What each copy stream has reached, shape `(streams,)`.
+            acks: What each copy stream has reached, shape `(streams,)`; at least one word for each
+                stream that an unfinished copy was submitted on.
             now_ns: A clock in nanoseconds that does not go back; the machine's if not given.
 
         Raises:
             UsageError: A step was left out or came twice; nothing has changed.
+            InputError: A stream with unfinished copies has no word: they would never be heard of;
+                nothing has changed.
             RankError: Another rank is dead, silent or has left. Every later tick says so again.
         """
     def has_work(self) -> bool:

@@ -56,6 +56,20 @@ def test_a_commit_takes_all_ranks_and_comes_one_step_later(ranks):
     assert ranks[0].cache.digest() == ranks[1].cache.digest()
 
 
+def test_a_refused_tick_takes_no_entry(ranks):
+    for rank in ranks:
+        rank.start()
+    # Rank 0 first: its entry is there when the other one ticks, and is not to be lost.
+    for step in range(2):
+        for rank in ranks:
+            with pytest.raises(cpkv.InputError, match="acks has 0 words"):
+                rank.cache.tick(step)
+            assert rank.cache.tick(step, [step]).committed == []
+    for step in (2, 3):
+        committed = [rank.cache.tick(step).committed for rank in ranks]
+    assert committed == [[ranks[0].transaction.id]] * 2
+
+
 def test_other_threads_go_on_while_a_tick_waits_for_a_rank(ranks):
     for rank in ranks:
         rank.start()

@@ -140,6 +140,19 @@ pub enum Error {
         /// Its name.
         operation: OperationId,
     },
+    /// A stream that copies were submitted on has no word, so that nothing would ever be heard of them.
+    #[error(
+        "acks has {words} words, and a copy of operation {operation} was submitted on stream {stream}: want {} or more",
+        .stream + 1
+    )]
+    TooFewAcks {
+        /// The operation.
+        operation: OperationId,
+        /// The stream, the last one that was submitted on.
+        stream: usize,
+        /// How many words were given.
+        words: usize,
+    },
     /// The pages inserted are not those that slots were reserved for.
     #[error("page id {page} at index {index} is not that of transaction {operation}, which copies page {wanted}")]
     OtherPage {

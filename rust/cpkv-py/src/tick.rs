@@ -187,7 +187,10 @@ impl CacheManager {
     ) -> PyResult<TickReport> {
         let (py, cache) = (slf.py(), slf.get());
         let refuse = |error: cpkv_core::Error| errors::from_core(py, &error);
-        cache.core.call(py, false, |core| core.begin_step(step))?.map_err(refuse)?;
+        cache
+            .core
+            .call(py, false, |core| core.check_step(step, acks).and_then(|_| core.begin_step(step)))?
+            .map_err(refuse)?;
         if let Some((votes, reduced)) = last {
             let mut reduced = reduced.into_bound(py);
             if reduced.is_callable() {
@@ -225,7 +228,7 @@ fn tick_logged(
     let log = held.as_mut()?;
     let lose = |error| cache.core.run(|core| Err(core.lose_agreement(error)));
     let mut verdicts = Vec::new();
-    match cache.core.run(|core| core.begin_step(step)) {
+    match cache.core.run(|core| core.check_step(step, acks).and_then(|_| core.begin_step(step))) {
         Ok(Ok(true)) => {
             if let Err(error) = log.read_entry(&mut verdicts) {
                 return Some(lose(error));

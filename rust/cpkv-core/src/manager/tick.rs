@@ -9,6 +9,7 @@ use super::{CacheManager, RolledBack};
 use crate::agreement::{LogError, OperationId, Report, Votes};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
+use crate::operations::Operation;
 use crate::operations::machine::{Event, Phase, Reason, State};
 
 /// What has come of operations since the last tick.
@@ -114,8 +115,9 @@ impl CacheManager {
     /// Starts the next tick of a single rank: reports, verdicts and their consequences.
     ///
     /// # Errors
-    /// [`Error::WrongStep`] unless `step` follows on the last one; then nothing has changed.
+    /// Those of [`Self::check_step`]; then nothing has changed.
     pub fn tick(&mut self, step: u64, acks: &[u64], now_ns: u64) -> Result<TickReport> {
+        self.check_step(step, acks)?;
         self.begin_step(step)?;
         // What is rolled back by a verdict may have ended already.
         loop {
@@ -164,14 +166,34 @@ impl CacheManager {
         Ok(())
     }
 
+    /// Looks whether a step can be made with these words, and changes nothing. True if an entry was
+    /// written in the last step, which is to be applied in this one.
+    ///
+    /// # Errors
+    /// [`Error::WrongStep`] unless `step` follows on the last one, [`Error::AgreementLost`] after
+    /// [`Self::lose_agreement`], [`Error::TooFewAcks`].
+    pub fn check_step(&self, step: u64, acks: &[u64]) -> Result<bool> {
+        let is_entry_due = self.check_order(step)?;
+        let beyond = |(operation, of): (_, &Operation)| Some((of.local.stream_beyond(acks.len())?, operation));
+        match self.operations.iter().filter_map(beyond).max_by_key(|&(stream, _)| stream) {
+            Some((stream, operation)) => Err(Error::TooFewAcks { operation, stream, words: acks.len() }),
+            None => Ok(is_entry_due),
+        }
+    }
+
     /// Starts a step whose reports and verdicts are exchanged by the caller: [`Self::apply`],
     /// [`Self::end_step`], [`Self::step_reports`]. True if an entry was written in the last step,
     /// which is to be applied now.
     ///
     /// # Errors
-    /// [`Error::WrongStep`] unless `step` follows on the last one, [`Error::AgreementLost`] after
-    /// [`Self::lose_agreement`]; then nothing has changed.
+    /// [`Error::WrongStep`] and [`Error::AgreementLost`]; then nothing has changed.
     pub fn begin_step(&mut self, step: u64) -> Result<bool> {
+        let is_entry_due = self.check_order(step)?;
+        self.last_step = Some(step);
+        Ok(is_entry_due)
+    }
+
+    fn check_order(&self, step: u64) -> Result<bool> {
         if let Some(reason) = &self.lost_agreement {
             return Err(Error::AgreementLost { reason: reason.clone() });
         }
@@ -179,7 +201,6 @@ impl CacheManager {
             let wanted = self.last_step.map_or(0, |last| last.saturating_add(1));
             return Err(Error::WrongStep { step, wanted });
         }
-        self.last_step = Some(step);
         Ok(self.is_entry_due)
     }
 

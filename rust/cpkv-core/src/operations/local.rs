@@ -59,6 +59,12 @@ impl Local {
         !self.needs.is_empty()
     }
 
+    /// The last stream that has to be heard of and is not among the first `words`.
+    pub(crate) fn stream_beyond(&self, words: usize) -> Option<usize> {
+        let last = self.needs.len().checked_sub(1)?;
+        (last >= words && !self.has_said_end).then_some(last)
+    }
+
     /// Notes that a copy has failed.
     pub(crate) fn fail(&mut self) {
         self.is_failed = true;
