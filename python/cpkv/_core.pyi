@@ -565,6 +565,11 @@ class TickReport:
         `copy_failed`, `target_missing`, `draft_missing`, `parent_lost` or `flushed`.
         """
     @property
+    def quarantined(self) -> list[int]:
+        """Rolled back transactions with a copy that is not known to end. Their slots and pages are
+        not used before it does; a warning of the logger `cpkv` says so, too.
+        """
+    @property
     def started(self) -> list[Transaction]:
         """Late transactions, whose copies are to be submitted now."""
     @property

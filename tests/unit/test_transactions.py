@@ -288,7 +288,7 @@ def test_a_worker_thread_acknowledges_through_the_words():
     lease.release()
 
 
-def test_a_copy_that_never_ends_is_quarantined():
+def test_a_copy_that_never_ends_is_quarantined(caplog):
     cache = tracked(copy_deadline=2.0)
     tokens = prompt(cache, 2)
     lease, pages = start(cache, tokens)
@@ -301,9 +301,14 @@ def test_a_copy_that_never_ends_is_quarantined():
     assert cache.tick(0, [0], now_ns=1_000 * second).rolled_back == []
     assert cache.tick(1, [0], now_ns=1_001 * second).rolled_back == []
     assert cache.tick(2, [0], now_ns=1_002 * second).rolled_back == [(transaction.id, "copy_failed")]
-    cache.tick(3, [0], now_ns=1_004 * second)
+    assert cache.tick(3, [0], now_ns=1_003 * second).quarantined == []
+    assert caplog.records == []
+    assert cache.tick(4, [0], now_ns=1_004 * second).quarantined == [transaction.id]
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("cpkv", "WARNING")
+    assert f"quarantined [{transaction.id}]: copies are not known to end" in record.getMessage()
     assert (transaction.status, cache.stats().host_quarantined_slots) == ("quarantined", 2)
-    cache.tick(4, [1], now_ns=1_005 * second)
+    assert cache.tick(5, [1], now_ns=1_005 * second).quarantined == []
     assert transaction.status == "over"
     lease.release()
 

@@ -724,7 +724,8 @@ fn silence_is_a_failure_and_then_a_quarantine_but_never_a_commit() {
         assert_eq!(lab.tick().rolled_back[0].reason, Reason::CopyFailed);
         assert_eq!(lab.phase(id), Some(Phase::Draining(Reason::CopyFailed)));
         lab.now_ns = 2 * deadline_ns;
-        lab.tick();
+        assert_eq!(lab.tick().quarantined, [id]);
+        assert_eq!(lab.tick().quarantined, [], "told once");
         assert_eq!(lab.phase(id), Some(Phase::Quarantined(Reason::CopyFailed)));
         let stats = lab.cache.stats();
         assert_eq!((stats.host_quarantined_slots, stats.counters.quarantined_operations >= 1), (2, true));

@@ -9,6 +9,7 @@ use cpkv_core::{LogGeometry, Patience, Votes, Waited};
 use pyo3::prelude::*;
 
 use crate::errors;
+use crate::log;
 use crate::whole::Whole;
 
 /// One sequence number for each copy stream of this rank.
@@ -112,11 +113,7 @@ impl CommitLog {
         let waited = std::mem::take(&mut *self.waited.lock().unwrap_or_else(PoisonError::into_inner));
         for one in waited {
             let text = format!("rank {} waited more than {:?} for rank {}", self.rank, one.waited, one.rank);
-            let logger = py.import("logging").and_then(|logging| logging.call_method1("getLogger", ("cpkv",)));
-            if let Err(error) = logger.and_then(|logger| logger.call_method1("warning", (text,))) {
-                // What the tick has to say must not be lost with it.
-                error.write_unraisable(py, None);
-            }
+            log::warn(py, &text);
         }
     }
 

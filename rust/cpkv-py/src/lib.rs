@@ -15,6 +15,7 @@ mod errors;
 mod events;
 mod integers;
 mod lease;
+mod log;
 mod namespace;
 mod page_ids;
 mod stats;

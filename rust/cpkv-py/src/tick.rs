@@ -153,7 +153,7 @@ impl CacheManager {
             }
         };
         report
-            .map(|report| TickReport::new(slf.clone().unbind(), report))
+            .map(|report| TickReport::new(py, slf.clone().unbind(), report))
             .map_err(|error| errors::from_core(py, &error))
     }
 
@@ -211,7 +211,7 @@ impl CacheManager {
                 *last = Some((votes, reduced));
             }
         }
-        Ok(TickReport::new(slf.clone().unbind(), report))
+        Ok(TickReport::new(py, slf.clone().unbind(), report))
     }
 }
 

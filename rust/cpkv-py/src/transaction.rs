@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use crate::cache::CacheManager;
 use crate::core::SharedCore;
 use crate::errors;
+use crate::log;
 use crate::page_ids::PageIds;
 use crate::whole::Whole;
 
@@ -182,7 +183,12 @@ pub(crate) struct TickReport {
 }
 
 impl TickReport {
-    pub(crate) fn new(cache: Py<CacheManager>, report: cpkv_core::TickReport) -> Self {
+    /// Warns of what was quarantined: slots and pages that are lost until somebody ends its stream.
+    pub(crate) fn new(py: Python<'_>, cache: Py<CacheManager>, report: cpkv_core::TickReport) -> Self {
+        if !report.quarantined.is_empty() {
+            let ids: Vec<u64> = report.quarantined.iter().map(|&id| number(id)).collect();
+            log::warn(py, &format!("quarantined {ids:?}: copies are not known to end, and keep their slots and pages"));
+        }
         Self { report, cache }
     }
 }
@@ -200,6 +206,11 @@ impl TickReport {
     }
 
     #[getter]
+    fn quarantined(&self) -> Vec<u64> {
+        self.report.quarantined.iter().map(|&id| number(id)).collect()
+    }
+
+    #[getter]
     fn started(&self, py: Python<'_>) -> Vec<Transaction> {
         self.report.started.iter().map(|&id| Transaction::new_late(self.cache.clone_ref(py), id)).collect()
     }
@@ -210,11 +221,12 @@ impl TickReport {
     }
 
     fn __repr__(&self) -> String {
-        let cpkv_core::TickReport { committed, rolled_back, started, freed_pages } = &self.report;
+        let cpkv_core::TickReport { committed, rolled_back, quarantined, started, freed_pages } = &self.report;
         format!(
-            "TickReport(committed={}, rolled_back={}, started={}, freed_pages={})",
+            "TickReport(committed={}, rolled_back={}, quarantined={}, started={}, freed_pages={})",
             committed.len(),
             rolled_back.len(),
+            quarantined.len(),
             started.len(),
             freed_pages.len()
         )

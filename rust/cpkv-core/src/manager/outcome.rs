@@ -97,6 +97,7 @@ impl CacheManager {
             }
             if effects.quarantine {
                 self.counters.quarantined_operations += 1;
+                self.outcomes.quarantined.push(id);
             }
             if effects.release {
                 self.release_operation(id);

@@ -19,6 +19,8 @@ pub struct TickReport {
     pub committed: Vec<OperationId>,
     /// Backups that were rolled back.
     pub rolled_back: Vec<RolledBack>,
+    /// Rolled back backups that have a copy which is not known to end.
+    pub quarantined: Vec<OperationId>,
     /// Late backups that are to be copied now.
     pub started: Vec<OperationId>,
     /// Device pages that are the engine's to free now, because the last copy that read them has
