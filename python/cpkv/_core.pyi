@@ -506,8 +506,13 @@ class Transaction:
     @property
     def status(
         self,
-    ) -> Literal["nothing", "no_room", "reserved", "pending", "draining", "quarantined", "over"]:
-        """Where it is in its life. Whether it was committed, the tick has told."""
+    ) -> Literal["nothing", "no_room", "reserved", "pending", "committed", "draining", "quarantined", "rolled_back"]:
+        """Where it is in its life, or how that has ended: `"committed"`, or `"rolled_back"` and nothing
+        of it is in use any more.
+        """
+    @property
+    def reason(self) -> str | None:
+        """Why it was rolled back, in the words of `TickReport.rolled_back`; `None` if it was not."""
     @property
     def pages(self) -> int:
         """Pages that it copies; 0 without slots.

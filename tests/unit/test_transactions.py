@@ -39,7 +39,7 @@ def test_a_host_copy_becomes_visible_in_one_commit(key, page_size):
     assert cache.has_work()
     report = cache.tick(LAYERS - 1, engine.acks)
     assert report.committed == [transaction.id]
-    assert (transaction.status, cache.has_work()) == ("over", False)
+    assert (transaction.status, cache.has_work()) == ("committed", False)
     cache.evict(0, 4)
     hit = cache.match(tokens)
     assert (hit.device_pages, hit.host_pages) == (0, 4)
@@ -99,8 +99,8 @@ def test_a_transaction_ends_with_its_block_or_is_warned_about():
         assert transaction.status == "draining"
         report = cache.tick(0)
         assert report.rolled_back == [(transaction.id, "aborted")]
-        assert transaction.status == "over"
         transaction.abort("retracted")
+        assert (transaction.status, transaction.reason) == ("rolled_back", "aborted"), "the first one counts"
         (forgotten,) = cache.reserve([(tokens, pages, lease)])
         assert forgotten.id != transaction.id
         with pytest.warns(ResourceWarning, match="dropped without insert"):
@@ -149,6 +149,50 @@ def test_wrong_order_is_refused_and_changes_nothing():
     lease.release()
 
 
+def test_a_transaction_tells_how_it_has_ended_however_often_its_place_is_used_again():
+    cache = tracked()
+    kept = []
+    for number in range(6):
+        tokens = prompt(cache, 2, first=number * 100)
+        lease, pages = start(cache, tokens)
+        (transaction,) = cache.reserve([(tokens, pages, lease)])
+        transaction.submitted(0, number + 1)
+        cache.forward_end([transaction], draft_ran=number != 3)
+        if number % 2 == 0:
+            cache.insert(tokens, pages, lease, transaction)
+        else:
+            transaction.abort("retracted")
+            cache.free(pages)
+        lease.release()
+        cache.tick(number, [number + 1])
+        kept.append(transaction)
+        cache.evict(0, 2)
+    assert len({transaction.id & 0xFFFF_FFFF for transaction in kept}) == 1, "the places are used again"
+    assert [transaction.status for transaction in kept] == ["committed", "rolled_back"] * 3
+    assert [transaction.reason for transaction in kept] == [None, "retracted", None, "draft_missing", None, "retracted"]
+    assert repr(kept[5]).endswith("status='rolled_back')")
+
+
+def test_what_ends_between_two_ticks_is_told_at_once():
+    cache = tracked()
+    tokens = prompt(cache, 4)
+    lease, pages = start(cache, tokens)
+    (landed,) = cache.reserve([(tokens[:2], pages[:2], lease)])
+    landed.submitted(0, 1)
+    cache.forward_end([landed])
+    assert cache.tick(0, [1]).committed == []
+    cache.insert(tokens[:2], pages[:2], lease, landed)
+    assert (landed.status, landed.reason) == ("committed", None), "it had landed before it was bound"
+    (early,) = cache.reserve([(tokens, pages[2:], lease)])
+    early.submitted(0, 2)
+    cache.forward_end([early])
+    assert cache.tick(1, [2]).committed == [landed.id]
+    cache.flush()
+    assert (early.status, early.reason) == ("rolled_back", "flushed")
+    early.abort()
+    lease.release()
+
+
 def test_pages_that_are_read_come_free_later():
     cache = tracked(device_pool="external")
     engine = ManualEngine(16, 16)
@@ -176,12 +220,13 @@ def test_late_backups_are_handed_out_by_the_tick():
     inserted = cache.insert(tokens, pages, lease)
     assert inserted.host_pages == 3
     (late,) = cache.tick(0).started
-    assert (late.late, late.status, list(late.plan()[0])) == (True, "pending", list(pages))
+    assert (late.late, late.status, late.reason, list(late.plan()[0])) == (True, "pending", None, list(pages))
     for layer in range(LAYERS):
         engine.submit(late, layer)
     late.submitted_all()
     engine.land_all()
     assert cache.tick(1, engine.acks).committed == [late.id]
+    assert late.status == "committed"
     lease.release()
 
 
@@ -309,7 +354,7 @@ def test_a_copy_that_never_ends_is_quarantined(caplog):
     assert f"quarantined [{transaction.id}]: copies are not known to end" in record.getMessage()
     assert (transaction.status, cache.stats().host_quarantined_slots) == ("quarantined", 2)
     assert cache.tick(5, [1], now_ns=1_005 * second).quarantined == []
-    assert transaction.status == "over"
+    assert (transaction.status, transaction.reason) == ("rolled_back", "copy_failed")
     lease.release()
 
 

@@ -13,7 +13,7 @@ use crate::errors;
 use crate::integers::Integers;
 use crate::lease::{Lease, released};
 use crate::page_ids::PageIds;
-use crate::transaction::{TickReport, Transaction};
+use crate::transaction::{TickReport, Ticked, Transaction, ending_of};
 use crate::whole::Whole;
 
 /// One request of a batch, read.
@@ -97,9 +97,13 @@ impl CacheManager {
         }
         let tokens: usize = prefills.iter().map(|prefill| prefill.tokens.len()).sum();
         let core = &slf.get().core;
-        let reserved = core.call(py, tokens >= LONG_CALL_TOKENS, |core| core.reserve_batch(&prefills))?;
+        let reserved = core.call(py, tokens >= LONG_CALL_TOKENS, |core| {
+            let reserved = core.reserve_batch(&prefills)?;
+            Ok(reserved.into_iter().map(|reserved| (reserved, ending_of(core, reserved))).collect::<Vec<_>>())
+        })?;
         let reserved = reserved.map_err(|error| errors::from_core(py, &error))?;
-        Ok(reserved.into_iter().map(|reserved| Transaction::new(slf.clone().unbind(), reserved)).collect())
+        let transaction = |(reserved, ending)| Transaction::new(slf.clone().unbind(), reserved, ending);
+        Ok(reserved.into_iter().map(transaction).collect())
     }
 
     #[pyo3(signature = (transactions, *, target_ran = true, draft_ran = true))]
@@ -135,7 +139,9 @@ impl CacheManager {
         };
         let mut agreement = cache.agreement.lock().unwrap_or_else(PoisonError::into_inner);
         let report = match &mut *agreement {
-            Agreement::Alone => cache.core.call(py, false, |core| core.tick(step, &acks, now_ns))?,
+            Agreement::Alone => cache
+                .core
+                .call(py, false, |core| core.tick(step, &acks, now_ns).map(|report| Ticked::new(core, report)))?,
             Agreement::Log(log) => {
                 let log = log.clone_ref(py);
                 drop(agreement);
@@ -202,7 +208,7 @@ impl CacheManager {
         }
         let (report, votes) = cache.core.call(py, false, |core| {
             let report = core.end_step();
-            (report, (core.open_operations() > 0).then(|| core.votes(acks, now_ns)))
+            (Ticked::new(core, report), (core.open_operations() > 0).then(|| core.votes(acks, now_ns)))
         })?;
         if let Some(votes) = votes {
             let reduced = reduce.call1((PageIds::of_numbers(votes.numbers()),))?.unbind();
@@ -223,7 +229,7 @@ fn tick_logged(
     step: u64,
     acks: &[u64],
     now_ns: u64,
-) -> Option<Result<cpkv_core::Result<cpkv_core::TickReport>, String>> {
+) -> Option<Result<cpkv_core::Result<Ticked>, String>> {
     let mut held = log.lock();
     let log = held.as_mut()?;
     let lose = |error| cache.core.run(|core| Err(core.lose_agreement(error)));
@@ -240,7 +246,8 @@ fn tick_logged(
     }
     let applied = cache.core.run(|core| {
         core.apply(&verdicts);
-        (core.end_step(), core.step_reports(acks, now_ns))
+        let report = core.end_step();
+        (Ticked::new(core, report), core.step_reports(acks, now_ns))
     });
     let (report, reports) = match applied {
         Ok(applied) => applied,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cpkv_core::machine::{Phase, Reason};
-use cpkv_core::{OperationId, Reserved};
+use cpkv_core::{Ending, OperationId, Reserved};
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 
@@ -19,6 +19,8 @@ use crate::whole::Whole;
 pub(crate) struct Transaction {
     pub(crate) cache: Py<CacheManager>,
     reserved: Reserved,
+    /// How it has ended, also when the core has forgotten it.
+    ending: Ending,
     is_late: bool,
     /// It was bound or given up, so that it may be dropped. Written and read with the interpreter
     /// held or by the last owner.
@@ -33,14 +35,18 @@ pub(crate) fn number(id: OperationId) -> u64 {
     u64::from(id.generation) << 32 | u64::from(id.index)
 }
 
-impl Transaction {
-    pub(crate) fn new(cache: Py<CacheManager>, reserved: Reserved) -> Self {
-        let is_settled = AtomicBool::new(!matches!(reserved, Reserved::Slots(_)));
-        Self { cache, reserved, is_late: false, is_settled }
+/// What will say how an operation has ended that was opened in this call of the core.
+pub(crate) fn ending_of(core: &mut cpkv_core::CacheManager, reserved: Reserved) -> Ending {
+    match reserved {
+        Reserved::Slots(id) => core.ending(id).expect("it was opened in this call"),
+        Reserved::Nothing | Reserved::NoRoom => Ending::default(),
     }
+}
 
-    pub(crate) fn new_late(cache: Py<CacheManager>, id: OperationId) -> Self {
-        Self { cache, reserved: Reserved::Slots(id), is_late: true, is_settled: AtomicBool::new(true) }
+impl Transaction {
+    pub(crate) fn new(cache: Py<CacheManager>, reserved: Reserved, ending: Ending) -> Self {
+        let is_settled = AtomicBool::new(!matches!(reserved, Reserved::Slots(_)));
+        Self { cache, reserved, ending, is_late: false, is_settled }
     }
 
     /// Its operation, if slots were reserved.
@@ -54,6 +60,13 @@ impl Transaction {
 
     fn core(&self) -> &SharedCore {
         &self.cache.get().core
+    }
+
+    /// Where it is in its life; `None` without slots.
+    fn phase(&self, py: Python<'_>) -> PyResult<Option<Phase>> {
+        let Some(id) = self.operation() else { return Ok(None) };
+        let state = self.core().call(py, false, |core| core.operation_state(id))?;
+        Ok(state.map(|state| state.phase).or_else(|| self.ending.phase()))
     }
 
     /// The operation, which there has to be.
@@ -77,18 +90,26 @@ impl Transaction {
 
     #[getter]
     fn status(&self, py: Python<'_>) -> PyResult<&'static str> {
-        let id = match self.reserved {
-            Reserved::Nothing => return Ok("nothing"),
-            Reserved::NoRoom => return Ok("no_room"),
-            Reserved::Slots(id) => id,
-        };
-        let state = self.core().call(py, false, |core| core.operation_state(id))?;
-        Ok(match state.map(|state| state.phase) {
-            Some(Phase::Reserved) => "reserved",
-            Some(Phase::Pending) => "pending",
-            Some(Phase::Draining(_)) => "draining",
-            Some(Phase::Quarantined(_)) => "quarantined",
-            Some(Phase::Committed | Phase::Gone(_)) | None => "over",
+        Ok(match (self.reserved, self.phase(py)?) {
+            (Reserved::Nothing, _) => "nothing",
+            (Reserved::NoRoom, _) => "no_room",
+            (_, Some(Phase::Reserved)) => "reserved",
+            (_, Some(Phase::Pending)) => "pending",
+            (_, Some(Phase::Committed)) => "committed",
+            (_, Some(Phase::Draining(_))) => "draining",
+            (_, Some(Phase::Quarantined(_))) => "quarantined",
+            (_, Some(Phase::Gone(_))) => "rolled_back",
+            (Reserved::Slots(id), None) => {
+                return Err(errors::integrity(py, format!("nobody knows how operation {id} has ended")));
+            }
+        })
+    }
+
+    #[getter]
+    fn reason(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        Ok(match self.phase(py)? {
+            Some(Phase::Draining(reason) | Phase::Quarantined(reason) | Phase::Gone(reason)) => Some(reason.name()),
+            _ => None,
         })
     }
 
@@ -175,21 +196,36 @@ impl Drop for Transaction {
     }
 }
 
+/// What a tick of the core has come to.
+pub(crate) struct Ticked {
+    report: cpkv_core::TickReport,
+    /// How those will have ended that were started.
+    endings: Vec<Ending>,
+}
+
+impl Ticked {
+    /// To be made with the core still locked: what was started may be over by the next call.
+    pub(crate) fn new(core: &mut cpkv_core::CacheManager, report: cpkv_core::TickReport) -> Self {
+        let ending = |&id: &OperationId| ending_of(core, Reserved::Slots(id));
+        Self { endings: report.started.iter().map(ending).collect(), report }
+    }
+}
+
 /// What has come of operations since the last tick.
 #[pyclass(frozen, module = "cpkv")]
 pub(crate) struct TickReport {
-    report: cpkv_core::TickReport,
+    ticked: Ticked,
     cache: Py<CacheManager>,
 }
 
 impl TickReport {
     /// Warns of what was quarantined: slots and pages that are lost until somebody ends its stream.
-    pub(crate) fn new(py: Python<'_>, cache: Py<CacheManager>, report: cpkv_core::TickReport) -> Self {
-        if !report.quarantined.is_empty() {
-            let ids: Vec<u64> = report.quarantined.iter().map(|&id| number(id)).collect();
+    pub(crate) fn new(py: Python<'_>, cache: Py<CacheManager>, ticked: Ticked) -> Self {
+        if !ticked.report.quarantined.is_empty() {
+            let ids: Vec<u64> = ticked.report.quarantined.iter().map(|&id| number(id)).collect();
             log::warn(py, &format!("quarantined {ids:?}: copies are not known to end, and keep their slots and pages"));
         }
-        Self { report, cache }
+        Self { ticked, cache }
     }
 }
 
@@ -197,31 +233,39 @@ impl TickReport {
 impl TickReport {
     #[getter]
     fn committed(&self) -> Vec<u64> {
-        self.report.committed.iter().map(|&id| number(id)).collect()
+        self.ticked.report.committed.iter().map(|&id| number(id)).collect()
     }
 
     #[getter]
     fn rolled_back(&self) -> Vec<(u64, &'static str)> {
-        self.report.rolled_back.iter().map(|one| (number(one.operation), one.reason.name())).collect()
+        self.ticked.report.rolled_back.iter().map(|one| (number(one.operation), one.reason.name())).collect()
     }
 
     #[getter]
     fn quarantined(&self) -> Vec<u64> {
-        self.report.quarantined.iter().map(|&id| number(id)).collect()
+        self.ticked.report.quarantined.iter().map(|&id| number(id)).collect()
     }
 
     #[getter]
     fn started(&self, py: Python<'_>) -> Vec<Transaction> {
-        self.report.started.iter().map(|&id| Transaction::new_late(self.cache.clone_ref(py), id)).collect()
+        let started = self.ticked.report.started.iter().zip(&self.ticked.endings);
+        let late = |(&id, ending): (&OperationId, &Ending)| Transaction {
+            cache: self.cache.clone_ref(py),
+            reserved: Reserved::Slots(id),
+            ending: ending.clone(),
+            is_late: true,
+            is_settled: AtomicBool::new(true),
+        };
+        started.map(late).collect()
     }
 
     #[getter]
     fn freed_pages(&self) -> PageIds {
-        PageIds::new(self.report.freed_pages.iter().map(|page| page.raw()))
+        PageIds::new(self.ticked.report.freed_pages.iter().map(|page| page.raw()))
     }
 
     fn __repr__(&self) -> String {
-        let cpkv_core::TickReport { committed, rolled_back, quarantined, started, freed_pages } = &self.report;
+        let cpkv_core::TickReport { committed, rolled_back, quarantined, started, freed_pages } = &self.ticked.report;
         format!(
             "TickReport(committed={}, rolled_back={}, quarantined={}, started={}, freed_pages={})",
             committed.len(),

@@ -6,8 +6,8 @@ use super::CacheManager;
 use crate::agreement::{OperationId, Verdict};
 use crate::error::{Error, Result};
 use crate::ids::{NodeIndex, PageId, Pages};
-use crate::operations::Operation;
 use crate::operations::machine::{Event, Phase, Reason, State, step};
+use crate::operations::{Ending, Operation};
 
 /// A backup that was rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +55,15 @@ impl CacheManager {
     #[must_use]
     pub fn operation_state(&self, id: OperationId) -> Option<State> {
         self.operations.get(id).map(|operation| operation.state)
+    }
+
+    /// What will say how an open operation has ended, for as long as somebody holds it.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchOperation`] unless it is open.
+    pub fn ending(&mut self, id: OperationId) -> Result<Ending> {
+        let operation = self.operations.get_mut(id).ok_or(Error::NoSuchOperation { operation: id })?;
+        Ok(operation.ending.get_or_insert_default().clone())
     }
 
     /// Applies what the ranks have agreed on. A verdict on what is over is ignored.

@@ -3,8 +3,8 @@
 
 use smallvec::SmallVec;
 
-use super::Local;
 use super::machine::State;
+use super::{Ending, Local};
 use crate::agreement::OperationId;
 use crate::digest::Digest;
 use crate::ids::{NodeIndex, OperationIndex, PageId, Pages, SlotId};
@@ -33,6 +33,8 @@ pub(crate) struct Operation {
     pub(crate) reads: SmallVec<[NodeIndex; 1]>,
     /// Not replicated.
     pub(crate) local: Local,
+    /// Who holds its name will want to know. Not replicated.
+    pub(crate) ending: Option<Ending>,
     /// Its place in the list of open operations.
     position: usize,
 }
@@ -51,6 +53,7 @@ impl Operation {
             was_inserted: false,
             reads: SmallVec::new(),
             local: Local::default(),
+            ending: None,
             position: 0,
         }
     }
@@ -99,6 +102,9 @@ impl Operations {
     pub(crate) fn remove(&mut self, id: OperationId) -> Operation {
         let place = &mut self.places[id.index as usize];
         let operation = place.operation.take().expect("only what is open is removed");
+        if let Some(ending) = &operation.ending {
+            ending.note(operation.state.phase);
+        }
         place.generation = place.generation.wrapping_add(1);
         self.free.push(id.index);
         self.id_bytes -= operation.id_bytes();
