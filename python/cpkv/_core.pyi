@@ -328,6 +328,8 @@ class CacheManager:
     def tick(self, step: int, acks: AckWords | Int64s | None = None, *, now_ns: int | None = None) -> TickReport:
         """Make commits, rollbacks and frees visible. The first step may be any; then one by one.
 
+        First of all, leases and transactions that were dropped without their end are ended.
+
         With a commit log, what the ranks agreed on at the last tick is applied, and this rank's
         facts are reported; waits for rank 0 if it is behind, with other threads running.
 
@@ -344,7 +346,10 @@ class CacheManager:
             RankError: Another rank is dead, silent or has left. Every later tick says so again.
         """
     def has_work(self) -> bool:
-        """Return whether ticks are needed: an operation is open, or there is news."""
+        """Return whether ticks are needed: an operation is open, or there is news.
+
+        Alike on all ranks. Without others, also if a lease waits for a tick because it was dropped.
+        """
     def flush(self) -> PageIds:
         """Forget all pages, whatever is under way.
 
@@ -422,8 +427,9 @@ class Hit:
 class Lease:
     """Holds a prefix: neither its device pages nor its host slots are given up before `release`.
 
-    A context manager that releases on exit. A lease that is dropped without release is released
-    with a `ResourceWarning`.
+    A context manager that releases on exit. A lease that is dropped without release holds on until
+    the beginning of the next `tick`, with a `ResourceWarning`. Ranks drop objects between different
+    ticks: with several of them `release` has to be called.
     """
 
     @property
@@ -494,7 +500,9 @@ class Transaction:
     """One backup of a run of pages.
 
     A context manager: what was not inserted at its end is aborted. One that is dropped before
-    it was inserted or aborted is aborted with a `ResourceWarning`. Late ones need neither.
+    it was inserted or aborted is aborted at the beginning of the next `tick`, with a
+    `ResourceWarning`; with several ranks, which drop objects between different ticks, it has to be
+    done. Late ones need neither.
     """
 
     @property

@@ -105,6 +105,7 @@ def test_a_transaction_ends_with_its_block_or_is_warned_about():
         assert forgotten.id != transaction.id
         with pytest.warns(ResourceWarning, match="dropped without insert"):
             del forgotten
+        cache.tick(1)
         assert cache.stats().host_reserved_slots == 0
     with pytest.raises(cpkv.InputError, match="reason is 'bored', want 'aborted' or 'retracted'"):
         transaction.abort("bored")

@@ -1,6 +1,7 @@
 //! The cache and what its calls return.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cpkv_core::{CacheConfig, Copies, Error, KeyKind, PageId, Placement, Policy, PoolOwner, WritePolicy};
@@ -11,6 +12,7 @@ use crate::agreement::Agreement;
 use crate::core::SharedCore;
 use crate::dump;
 use crate::errors;
+use crate::forgotten::Forgotten;
 use crate::integers::Integers;
 use crate::lease::Lease;
 use crate::page_ids::PageIds;
@@ -25,6 +27,10 @@ pub(crate) struct CacheManager {
     pub(crate) config: CacheConfig,
     /// How several ranks agree.
     pub(crate) agreement: Mutex<Agreement>,
+    /// What was dropped and is to be ended by the next tick.
+    pub(crate) forgotten: Forgotten,
+    /// Leases taken so far.
+    leases: AtomicU64,
     /// The time that ticks are counted from, if the engine gives none.
     pub(crate) started: Instant,
 }
@@ -172,9 +178,14 @@ impl CacheManager {
             copy_deadline_ns: deadline_ns(copy_deadline, &mut conflicts),
         };
         match cpkv_core::CacheManager::new(&config) {
-            Ok(core) if conflicts.is_empty() => {
-                Ok(Self { core: SharedCore::new(core), config, agreement: Mutex::default(), started: Instant::now() })
-            }
+            Ok(core) if conflicts.is_empty() => Ok(Self {
+                core: SharedCore::new(core),
+                config,
+                agreement: Mutex::default(),
+                forgotten: Forgotten::default(),
+                leases: AtomicU64::new(0),
+                started: Instant::now(),
+            }),
             Ok(_) => Err(errors::from_core(py, &Error::Config { conflicts })),
             Err(Error::Config { conflicts: more }) => {
                 conflicts.extend(more);
@@ -229,8 +240,12 @@ impl CacheManager {
         if !hit.cache.is(slf) {
             return Err(errors::lease(py, "the hit comes from another cache"));
         }
-        let lease = slf.get().core.call(py, false, |core| core.lock(&hit.found, priority))?;
-        Ok(Lease::new(slf.clone().unbind(), hit.page_tokens, lease))
+        let cache = slf.get();
+        let (lease, number) = cache.core.call(py, false, |core| {
+            // With the core locked: numbered in the order in which they are taken.
+            (core.lock(&hit.found, priority), cache.leases.fetch_add(1, Ordering::Relaxed))
+        })?;
+        Ok(Lease::new(slf.clone().unbind(), hit.page_tokens, lease, number))
     }
 
     #[pyo3(signature = (count = None, first_lane = None, *, lanes = None))]

@@ -16,13 +16,15 @@ use crate::whole::Whole;
 pub(crate) struct Lease {
     pub(crate) cache: Py<CacheManager>,
     page_tokens: usize,
+    /// The same on all ranks.
+    number: u64,
     /// `None` once released.
     held: Mutex<Option<cpkv_core::Lease>>,
 }
 
 impl Lease {
-    pub(crate) fn new(cache: Py<CacheManager>, page_tokens: usize, lease: cpkv_core::Lease) -> Self {
-        Self { cache, page_tokens, held: Mutex::new(Some(lease)) }
+    pub(crate) fn new(cache: Py<CacheManager>, page_tokens: usize, lease: cpkv_core::Lease, number: u64) -> Self {
+        Self { cache, page_tokens, number, held: Mutex::new(Some(lease)) }
     }
 
     /// Locks the lease; to be done before its cache is locked. A panic while it is locked has
@@ -117,12 +119,12 @@ impl Lease {
 }
 
 impl Drop for Lease {
-    /// A lease that was forgotten is released all the same, and warned about.
+    /// A lease that was forgotten is released by the next tick, and warned about.
     fn drop(&mut self) {
         let Some(lease) = self.lock().take() else { return };
         let pages = lease.pages();
-        // A cache that is broken has said so already.
-        let _ = self.core().run(|core| core.release(lease));
-        errors::warn_dropped::<PyResourceWarning>(&format!("a lease of {pages} pages was dropped without release()"));
+        self.cache.get().forgotten.add_lease(self.number, lease);
+        let message = format!("a lease of {pages} pages was dropped without release(): the next tick releases it");
+        errors::warn_dropped::<PyResourceWarning>(&message);
     }
 }

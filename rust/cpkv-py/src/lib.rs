@@ -3,8 +3,8 @@
 //! One file per topic. Classes are frozen; a method reads its arguments, calls one function of the
 //! core and converts what comes back.
 //!
-//! Lock order: a lease, a commit log, then the cache. Never the other way round, and never Python while a lock
-//! is held: long calls run detached from the interpreter and drop their locks before they attach
+//! Lock order: a lease, a commit log, the cache, then what was forgotten. Never the other way round, and never
+//! Python while a lock is held: long calls run detached from the interpreter and drop their locks before they attach
 //! again, so that a thread waiting for a lock with the interpreter held cannot stop its holder.
 
 mod agreement;
@@ -13,6 +13,7 @@ mod core;
 mod dump;
 mod errors;
 mod events;
+mod forgotten;
 mod integers;
 mod lease;
 mod log;

@@ -139,9 +139,11 @@ impl CacheManager {
         };
         let mut agreement = cache.agreement.lock().unwrap_or_else(PoisonError::into_inner);
         let report = match &mut *agreement {
-            Agreement::Alone => cache
-                .core
-                .call(py, false, |core| core.tick(step, &acks, now_ns).map(|report| Ticked::new(core, report)))?,
+            Agreement::Alone => cache.core.call(py, false, |core| {
+                core.check_step(step, &acks)?;
+                cache.forgotten.end(core);
+                core.tick(step, &acks, now_ns).map(|report| Ticked::new(core, report))
+            })?,
             Agreement::Log(log) => {
                 let log = log.clone_ref(py);
                 drop(agreement);
@@ -164,11 +166,23 @@ impl CacheManager {
     }
 
     fn has_work(&self, py: Python<'_>) -> PyResult<bool> {
-        self.core.call(py, false, |core| core.has_work())
+        let agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only what all ranks know alike may make one of several tick.
+        let is_needed = matches!(*agreement, Agreement::Alone) && !self.forgotten.is_empty();
+        drop(agreement);
+        Ok(is_needed || self.core.call(py, false, |core| core.has_work())?)
     }
 }
 
 impl CacheManager {
+    /// Begins a step of one of several ranks, with the end of what was forgotten. True if an entry is due.
+    fn begin(&self, core: &mut cpkv_core::CacheManager, step: u64, acks: &[u64]) -> cpkv_core::Result<bool> {
+        core.check_step(step, acks)?;
+        let is_entry_due = core.begin_step(step)?;
+        self.forgotten.end(core);
+        Ok(is_entry_due)
+    }
+
     fn attach(&self, py: Python<'_>, agreement: Agreement) -> PyResult<()> {
         if self.core.call(py, false, |core| core.open_operations())? > 0 {
             return Err(errors::log(py, "operations are open that were not agreed on".to_owned()));
@@ -193,10 +207,7 @@ impl CacheManager {
     ) -> PyResult<TickReport> {
         let (py, cache) = (slf.py(), slf.get());
         let refuse = |error: cpkv_core::Error| errors::from_core(py, &error);
-        cache
-            .core
-            .call(py, false, |core| core.check_step(step, acks).and_then(|_| core.begin_step(step)))?
-            .map_err(refuse)?;
+        cache.core.call(py, false, |core| cache.begin(core, step, acks))?.map_err(refuse)?;
         if let Some((votes, reduced)) = last {
             let mut reduced = reduced.into_bound(py);
             if reduced.is_callable() {
@@ -234,7 +245,7 @@ fn tick_logged(
     let log = held.as_mut()?;
     let lose = |error| cache.core.run(|core| Err(core.lose_agreement(error)));
     let mut verdicts = Vec::new();
-    match cache.core.run(|core| core.check_step(step, acks).and_then(|_| core.begin_step(step))) {
+    match cache.core.run(|core| cache.begin(core, step, acks)) {
         Ok(Ok(true)) => {
             if let Err(error) = log.read_entry(&mut verdicts) {
                 return Some(lose(error));

@@ -187,12 +187,12 @@ impl Transaction {
 }
 
 impl Drop for Transaction {
-    /// One that was forgotten is given up all the same, and warned about.
+    /// One that was forgotten is given up by the next tick, and warned about.
     fn drop(&mut self) {
         let Some(id) = self.operation().filter(|_| !*self.is_settled.get_mut()) else { return };
-        // A cache that is broken has said so already.
-        let _ = self.core().run(|core| core.abort(id, Reason::Aborted));
-        errors::warn_dropped::<PyResourceWarning>("a transaction was dropped without insert() or abort()");
+        self.cache.get().forgotten.add_transaction(id);
+        let message = "a transaction was dropped without insert() or abort(): the next tick gives it up";
+        errors::warn_dropped::<PyResourceWarning>(message);
     }
 }
 
