@@ -62,6 +62,14 @@ class ManualEngine:
         self.queues[stream].append(Copy(transaction, layer, device_pages, host_slots, fails))
         transaction.submitted(stream, self.submitted[stream])
 
+    def load(self, restores, layer, mine=None, *, fails=False):
+        """Submit a layer of restores; after the last layer there is nothing more to come."""
+        for restore in restores:
+            self.submit(restore, layer, mine, fails=fails)
+            restore.layer_submitted(layer)
+            if layer == LAYERS - 1:
+                restore.submitted_all()
+
     def land(self, stream, *, acknowledge=True):
         """The next copy of a stream ends; false if there is none."""
         if not self.queues[stream]:
@@ -69,6 +77,8 @@ class ManualEngine:
         copy = self.queues[stream].popleft()
         if copy.fails:
             copy.transaction.copy_failed()
+        elif copy.transaction.kind == "restore":
+            self.device[copy.layer, copy.device_pages] = self.host[copy.layer, copy.host_slots]
         else:
             self.host[copy.layer, copy.host_slots] = self.device[copy.layer, copy.device_pages]
         self.landed[stream] += 1
@@ -98,15 +108,25 @@ def contents(tokens, page, *, page_size, key):
 
 
 def visible(cache):
-    """Each page of the cache as `(tokens up to its end and the one after, page, device page, slot)`."""
+    """Each page of the cache as `(tokens up to its end and the one after, page, device page, slot)`.
+
+    Device pages that are being restored are left out, and so is what relied on a restore that failed.
+    """
     prefixes = {}
-    for node in cache.dump()["nodes"]:
+    lost = set()
+    dump = cache.dump()
+    restores = {one["id"] for one in dump["operations"] if one["kind"] == "restore"}
+    for node in dump["nodes"]:
         prefix = prefixes.get(node["parent"], []) + node["token_ids"]
         prefixes[node["index"]] = prefix
         whole = prefix if node["successor"] is None else [*prefix, node["successor"]]
         pages = len(node["token_ids"]) // cache.page_size
         first = node["end_page"] - pages
+        if node["parent"] in lost or (node["flushed"] and node["parent"] is not None):
+            lost.add(node["index"])
+            continue
+        is_restored = node["transaction"] in restores
         for place in range(pages):
-            device = node["device_pages"][place] if node["device_pages"] else None
+            device = node["device_pages"][place] if node["device_pages"] and not is_restored else None
             slot = node["host_slots"][place] if node["host_slots"] else None
             yield whole, first + place, device, slot

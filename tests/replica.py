@@ -12,7 +12,7 @@ import cpkv
 from manual_engine import LAYERS, STREAMS, ManualEngine, contents, visible
 
 PAGE_SIZE = 2
-PAGES = 24
+PAGES = 16
 SLOTS = 20
 
 
@@ -62,7 +62,7 @@ class Replica:
             self.engine.submit(transaction, layer, self.mine, fails=self.own.random() < 0.02)
 
     def start(self):
-        tokens = [token for _ in range(self.same.randint(1, 3)) for token in [self.same.choice(range(7, 12))] * 4]
+        tokens = [token for _ in range(self.same.randint(1, 3)) for token in [self.same.choice(range(7, 10))] * 4]
         lease = self.cache.lock(self.cache.match(tokens, limit=len(tokens) - 1))
         held, whole = lease.pages, (len(tokens) - 1) // PAGE_SIZE
         slots = list(lease.host_slots())
@@ -72,8 +72,11 @@ class Replica:
             return
         pages = list(self.cache.allocate(lanes=placed))
         restored, new = pages[: len(slots)], pages[len(slots) :]
-        self.engine.device[:, restored] = self.engine.host[:, slots]
-        self.cache.free(self.cache.restore(lease, restored).duplicates)
+        answer = self.cache.restore(lease, restored, part_pages=self.same.choice((None, 1, 2)))
+        self.cache.free(answer.duplicates)
+        fails = self.own.random() < 0.06
+        for layer in range(LAYERS):
+            self.engine.load(answer.operations, layer, self.mine, fails=fails)
         (transaction,) = self.cache.reserve([(tokens, new, lease)])
         written = [self.content(tokens, held + place) for place in range(len(new))]
         for layer in range(LAYERS):
@@ -87,12 +90,17 @@ class Replica:
         if not self.requests:
             return
         tokens, pages, lease, transaction = self.requests.pop(self.same.randrange(len(self.requests)))
-        if self.same.random() < 0.2:
+        # A lease that relies on a restore that has failed is lost on all ranks at once.
+        if lease.lost or self.same.random() < 0.2:
             transaction.abort()
             self.cache.free(pages)
         else:
             self.cache.free(self.cache.insert(tokens, pages, lease, transaction).duplicates)
         lease.release()
+
+    def evict(self):
+        for lane in range(self.ranks):
+            self.engine.scribble(self.cache.evict(lane, PAGES))
 
     def tick(self, step):
         for stream in range(STREAMS):
@@ -107,20 +115,23 @@ class Replica:
 
     def check(self):
         self.cache.check_integrity()
-        for tokens, page, _, slot in visible(self.cache):
+        for tokens, page, device, slot in visible(self.cache):
             if slot is not None and self.mine(slot):
                 assert self.engine.host_content(slot) == self.content(tokens, page)
+            if device is not None and self.mine(device):
+                assert self.engine.device_content(device) == self.content(tokens, page)
 
     def run(self, steps):
         committed = 0
         for step in range(steps):
-            for act in self.same.choices((self.start, self.end, lambda: None), (5, 5, 2), k=2):
+            for act in self.same.choices((self.start, self.end, self.evict, lambda: None), (5, 5, 1, 2), k=2):
                 act()
             committed += len(self.tick(step).committed)
             self.check()
             say(f"{self.cache.digest():016x}")
         stats = self.cache.stats()
-        say(f"# committed {committed}, rolled back {stats.rolled_back_operations}")
+        said = f"committed {committed}, rolled back {stats.rolled_back_operations}"
+        say(f"# {said}, restored {stats.restored_pages}, lost {stats.failed_restores}")
         self.log.close()
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "PageError",
     "PageIds",
     "RankError",
+    "RestoreError",
     "Restored",
     "Stats",
     "TickReport",
@@ -76,6 +77,9 @@ class UsageError(CpkvError, RuntimeError):
 
 class TransactionError(CpkvError, RuntimeError):
     """A transaction is used out of order, or with another cache."""
+
+class RestoreError(CpkvError, RuntimeError):
+    """Pages of the lease were to be restored, and were not: it can only be released."""
 
 class LogError(CpkvError, RuntimeError):
     """The commit log cannot be made, joined or used."""
@@ -252,17 +256,24 @@ class CacheManager:
             UsageError: The pool is external.
             InputError: There is no such lane, the count is negative, or both or neither are given.
         """
-    def restore(self, lease: Lease, device_pages: Int64s) -> Restored:
+    def restore(self, lease: Lease, device_pages: Int64s, *, part_pages: int | None = None) -> Restored:
         """Bring the host part of a lease back to the device.
 
+        Afterwards all of the lease is on the device: at once if copies are assumed, otherwise as far
+        as `Restored.operations` have landed (`Lease.layer_has_landed`). Neither the pages nor the
+        slots that they are filled from are used for anything else before every copy has ended.
+
         Args:
-            lease: Its `host_pages` are restored; afterwards all of it is on the device.
+            lease: Its `host_pages` are restored.
             device_pages: One page for each, in the lane of its host slot, shape `(host_pages,)`.
+            part_pages: An operation has no more pages than this. What lands and what fails does so
+                for an operation as a whole.
 
         Raises:
             PageError, InputError: A page cannot be taken, or their number is wrong; nothing has
                 changed.
             LeaseError: The lease was released or comes from another cache.
+            RestoreError: The lease is lost.
         """
     def insert(
         self,
@@ -451,6 +462,22 @@ class Lease:
         """Return the device pages from page `first_page` on, as far as they are on the device."""
     def host_slots(self) -> PageIds:
         """Return the host slots of the pages from `device_pages` on, shape `(host_pages,)`."""
+    def restores(self) -> list[Transaction]:
+        """Return the restores that its pages wait for, front first, whichever request has started them."""
+    def layer_has_landed(self, layer: int, acks: AckWords | Int64s | None = None) -> bool:
+        """Whether this rank can read all its pages in the layers up to `layer`.
+
+        That is so for pages that were not restored, and for a restore as far as it was said what is
+        submitted (`Transaction.layer_submitted`) and `acks` have reached that.
+
+        Raises:
+            RestoreError: The lease is lost.
+        """
+    @property
+    def lost(self) -> bool:
+        """Whether a restore of some of its pages has failed. It can only be released then; its request
+        is given up, or starts anew with a `match`. Alike on all ranks.
+        """
     def release(self) -> None:
         """Let go.
 
@@ -492,25 +519,34 @@ class Restored:
         """Pages for what another request has restored meanwhile; they still belong to the
         request, which should go over to the cache's own and free them.
         """
+    @property
+    def operations(self) -> list[Transaction]:
+        """The copies to be made now, front first; empty if copies are assumed.
+
+        Each is told of as a backup is: `submitted` (and `layer_submitted`), `submitted_all`,
+        `copy_failed`. Its `plan` is read the other way: from the slots to the pages.
+        """
 
 # --- Backups ---
 
 @final
 class Transaction:
-    """One backup of a run of pages.
+    """One backup of a run of pages, or one restore.
 
     A context manager: what was not inserted at its end is aborted. One that is dropped before
     it was inserted or aborted is aborted at the beginning of the next `tick`, with a
     `ResourceWarning`; with several ranks, which drop objects between different ticks, it has to be
-    done. Late ones need neither.
+    done. Late ones and restores need neither.
     """
 
     @property
     def id(self) -> int | None:
         """Its number, `generation << 32 | index`, alike on all ranks; `None` without slots."""
     @property
-    def late(self) -> bool:
-        """Whether it is for pages that were in the cache already."""
+    def kind(self) -> Literal["transaction", "late", "restore"]:
+        """What it is for: a host copy reserved before the forward, a late one of pages that were in the
+        cache already, or the way back.
+        """
     @property
     def status(
         self,
@@ -550,6 +586,12 @@ class Transaction:
             TransactionError: It is over, it was said that everything was submitted, or the
                 sequence is 0.
         """
+    def layer_submitted(self, layer: int) -> None:
+        """Note that this rank has submitted every copy of the layers up to `layer`; a later one each time.
+
+        Raises:
+            TransactionError: It is over, or the layer does not come after the last one.
+        """
     def submitted_all(self) -> None:
         """Note that this rank has submitted everything. `forward_end` does it for a forward."""
     def copy_failed(self) -> None:
@@ -575,8 +617,12 @@ class TickReport:
     @property
     def rolled_back(self) -> list[tuple[int, str]]:
         """Transactions that were rolled back, and why: `insert_miss`, `aborted`, `retracted`,
-        `copy_failed`, `target_missing`, `draft_missing`, `parent_lost` or `flushed`.
+        `copy_failed`, `target_missing`, `draft_missing`, `parent_lost`, `flushed` or `restore_failed`.
+        A restore is among them if it has failed or was aborted.
         """
+    @property
+    def restored(self) -> list[int]:
+        """Restores, by their `id`, that have landed on all ranks."""
     @property
     def quarantined(self) -> list[int]:
         """Rolled back transactions with a copy that is not known to end. Their slots and pages are
@@ -706,6 +752,12 @@ class Stats:
     def restored_pages(self) -> int:
         """Brought back to the device by restores."""
     @property
+    def failed_restores(self) -> int:
+        """Restores that have failed or were aborted."""
+    @property
+    def unrestored_pages(self) -> int:
+        """Device pages given up because they, or pages in front of them, were to be restored and were not."""
+    @property
     def recomputed_pages(self) -> int:
         """Brought back to the device by insertions: computed again instead of restored."""
     @property
@@ -774,6 +826,9 @@ class Stats:
     @property
     def device_fenced_pages(self) -> int:
         """Device pages that nobody has any more, and that an unfinished copy reads."""
+    @property
+    def restoring_pages(self) -> int:
+        """Device pages that open restores fill."""
     @property
     def device_evictable_pages(self) -> int:
         """Device pages that could be evicted now."""

@@ -10,6 +10,7 @@ from cpkv._core import (
     LogError,
     PageError,
     RankError,
+    RestoreError,
     TransactionError,
     UsageError,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "LogError",
     "PageError",
     "RankError",
+    "RestoreError",
     "TraceError",
     "TransactionError",
     "UsageError",

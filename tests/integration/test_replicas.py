@@ -37,9 +37,11 @@ def test_ranks_agree_at_every_step_whenever_copies_land(tmp_path, seed):
     for output in outputs[1:]:
         assert output == outputs[0]
     assert len(outputs[0]) == 301
-    committed, rolled_back = (int(part.split()[-1]) for part in outputs[0][-1].split(","))
+    committed, rolled_back, restored, lost = (int(part.split()[-1]) for part in outputs[0][-1].split(","))
     assert committed > 20, outputs[0][-1]
     assert rolled_back > 5, outputs[0][-1]
+    assert restored > 10, outputs[0][-1]
+    assert lost > 0, outputs[0][-1]
     assert list(tmp_path.iterdir()) == [], "the files of the log are gone"
 
 

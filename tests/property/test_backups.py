@@ -7,6 +7,7 @@ host, holds what the forward wrote.
 import os
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
@@ -17,12 +18,14 @@ from manual_engine import LAYERS, STREAMS, TARGET_LAYERS, ManualEngine, contents
 class Request:
     """A request between its start and its release."""
 
-    def __init__(self, tokens, lease, pages, first, transaction):
+    def __init__(self, tokens, lease, pages, first, transaction, restores):
         self.tokens = tokens
         self.lease = lease
         self.pages = pages
         self.first = first
         self.transaction = transaction
+        self.restores = restores
+        self.loaded = 0
         self.layers = 0
         self.stage = "computing"
 
@@ -63,8 +66,9 @@ class Backups(RuleBasedStateMachine):
         target=requests,
         runs=st.lists(st.tuples(st.sampled_from([7, 8, -(2**40)]), st.integers(1, 5)), min_size=1, max_size=3),
         reserves=st.sampled_from([True, True, True, False]),
+        part_pages=st.sampled_from([None, 1, 2]),
     )
-    def start(self, runs, reserves):
+    def start(self, runs, reserves, part_pages):
         tokens = [token for token, count in runs for _ in range(count)]
         lease = self.cache.lock(self.cache.match(tokens, limit=len(tokens) - 1))
         whole = max(0, len(tokens) - int(self.key == "pair")) // self.cache.page_size
@@ -79,23 +83,55 @@ class Backups(RuleBasedStateMachine):
         pages = list(self.cache.allocate(lanes=placed))
         self.engine.scribble(pages)
         restored, new = pages[: len(slots)], pages[len(slots) :]
-        self.engine.device[:, restored] = self.engine.host[:, slots]
-        self.cache.free(self.cache.restore(lease, restored).duplicates)
+        answer = self.cache.restore(lease, restored, part_pages=part_pages)
+        self.cache.free(answer.duplicates)
         transaction = None
         if reserves:
             (transaction,) = self.cache.reserve([(tokens, new, lease)])
             self.engine.host[:, list(transaction.plan()[1])] = 0xEE
-        request = Request(tokens, lease, new, held, transaction)
+        request = Request(tokens, lease, new, held, transaction, answer.operations)
         self.alive.append(request)
         return request
 
+    @rule(request=requests, layers=st.integers(1, LAYERS), fails=st.sampled_from([False] * 9 + [True]))
+    def load(self, request, layers, fails):
+        for _ in range(min(layers, LAYERS - request.loaded)):
+            alive = [one for one in request.restores if one.status == "pending"]
+            self.engine.load(alive, request.loaded, fails=fails)
+            request.loaded += 1
+
+    def can_read(self, request, layer):
+        """Whether the layer of all that the request holds is there, and then is what was written."""
+        if not request.lease.layer_has_landed(layer, self.engine.acks):
+            return False
+        for page, device in enumerate(request.lease.page_ids()):
+            assert self.engine.device_content(device)[layer] == self.content(request.tokens, page)[layer]
+        return True
+
+    def give_up_if_lost(self, request):
+        if request.stage == "released" or not request.lease.lost:
+            return request.stage == "released"
+        for refused in (
+            lambda: request.lease.layer_has_landed(0),
+            lambda: self.cache.restore(request.lease, []),
+            lambda: self.cache.reserve([(request.tokens, request.pages, request.lease)]),
+            lambda: self.cache.insert(request.tokens, request.pages, request.lease, request.transaction),
+        ):
+            with pytest.raises(cpkv.RestoreError):
+                refused()
+        self.release(request)
+        return True
+
     def compute_layer(self, request, *, fails=False):
         layer = request.layers
+        if self.give_up_if_lost(request) or not self.can_read(request, layer):
+            return False
         written = [self.content(request.tokens, request.first + place)[layer] for place in range(len(request.pages))]
         self.engine.write(request.pages, layer, written)
         if request.transaction and request.transaction.status == "reserved":
             self.engine.submit(request.transaction, layer, fails=fails)
         request.layers += 1
+        return True
 
     @rule(request=requests, fails=st.sampled_from([False] * 9 + [True]))
     def compute(self, request, fails):
@@ -107,7 +143,8 @@ class Backups(RuleBasedStateMachine):
         if request.stage != "computing":
             return
         while request.layers < (LAYERS if draft_runs else max(TARGET_LAYERS, request.layers)):
-            self.compute_layer(request)
+            if not self.compute_layer(request):
+                return
         draft_ran = request.layers == LAYERS
         self.cache.forward_end([request.transaction] if request.transaction else [], draft_ran=draft_ran)
         request.stage = "ended"
@@ -116,7 +153,7 @@ class Backups(RuleBasedStateMachine):
 
     @rule(request=requests, most=st.sampled_from([99, 99, 99, 0, 1, 2]))
     def insert(self, request, most):
-        if request.stage != "ended":
+        if request.stage != "ended" or self.give_up_if_lost(request):
             return
         count = min(len(request.pages), most)
         end = len(request.tokens)
@@ -134,6 +171,9 @@ class Backups(RuleBasedStateMachine):
             return
         if request.transaction and request.stage != "inserted":
             request.transaction.abort()
+        if request.loaded < LAYERS:
+            for restore in request.restores:
+                restore.abort()
         self.cache.free(request.pages)
         request.lease.release()
         request.stage = "released"
@@ -158,7 +198,33 @@ class Backups(RuleBasedStateMachine):
                     self.engine.submit(late, layer)
                 late.submitted_all()
 
-    @rule(lane=st.integers(0, 1), count=st.integers(0, 4))
+    @rule(
+        prompts=st.lists(st.lists(st.sampled_from([7, 8]), min_size=2, max_size=8), min_size=1, max_size=2),
+        part_pages=st.sampled_from([None, 1]),
+    )
+    def serve(self, prompts, part_pages):
+        """Whole requests, each with nothing in between but what it restores."""
+        for prompt in prompts:
+            started = len(self.alive)
+            self.start([(token, 1) for token in prompt], True, part_pages)
+            if len(self.alive) == started:
+                continue
+            request = self.alive[-1]
+            self.load(request, LAYERS, False)
+            self.settle()
+            self.end_forward(request, True)
+            self.insert(request, 99)
+            self.release(request)
+        self.settle()
+
+    @rule()
+    def settle(self):
+        """Every copy lands, and the cache hears of it."""
+        for _ in range(2):
+            self.engine.land_all()
+            self.tick()
+
+    @rule(lane=st.integers(0, 1), count=st.integers(0, 12))
     def evict(self, lane, count):
         self.engine.scribble(self.cache.evict(lane % self.lanes, count))
 

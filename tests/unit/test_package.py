@@ -67,6 +67,7 @@ def test_every_exception_is_a_cpkv_error_and_a_builtin():
         cpkv.LeaseError: RuntimeError,
         cpkv.UsageError: RuntimeError,
         cpkv.TransactionError: RuntimeError,
+        cpkv.RestoreError: RuntimeError,
         cpkv.LogError: RuntimeError,
         cpkv.RankError: RuntimeError,
         cpkv.IntegrityError: RuntimeError,

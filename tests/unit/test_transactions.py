@@ -221,7 +221,7 @@ def test_late_backups_are_handed_out_by_the_tick():
     inserted = cache.insert(tokens, pages, lease)
     assert inserted.host_pages == 3
     (late,) = cache.tick(0).started
-    assert (late.late, late.status, late.reason, list(late.plan()[0])) == (True, "pending", None, list(pages))
+    assert (late.kind, late.status, late.reason, list(late.plan()[0])) == ("late", "pending", None, list(pages))
     for layer in range(LAYERS):
         engine.submit(late, layer)
     late.submitted_all()

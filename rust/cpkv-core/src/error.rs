@@ -104,6 +104,9 @@ pub enum Error {
         /// What differs.
         reason: String,
     },
+    /// Pages of the lease were to be restored, and the restore has failed.
+    #[error("a restore of pages of the lease has failed: give the request up, or release the lease and match again")]
+    RestoreFailed,
     /// The call is for a pool that cpkv owns, and the engine owns this one.
     #[error("{call} is for pages that cpkv allocates; the engine allocates those of this cache")]
     ExternalPool {
@@ -132,6 +135,16 @@ pub enum Error {
     #[error("operation {operation} takes no more copies: it was said that all were submitted")]
     Closed {
         /// Its name.
+        operation: OperationId,
+    },
+    /// Layers are submitted in their order.
+    #[error("layer {layer} of operation {operation} comes after layer {last}, want a later one")]
+    LayerOrder {
+        /// The layer given.
+        layer: u32,
+        /// The last one before.
+        last: u32,
+        /// The operation.
         operation: OperationId,
     },
     /// A sequence number has to be 1 or more.

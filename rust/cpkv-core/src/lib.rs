@@ -40,6 +40,6 @@ pub use manager::{
     Reserved, Restored, RolledBack, TickReport,
 };
 pub use namespace::Namespace;
-pub use operations::{Ending, machine};
+pub use operations::{Ending, Kind as OperationKind, machine};
 pub use slots::RunLengths;
 pub use stats::{Counters, Stats};

@@ -17,6 +17,11 @@ pub struct Counters {
     pub duplicate_pages: u64,
     /// Host-only pages that came back to the device by a restore.
     pub restored_pages: u64,
+    /// Restores that failed or were given up.
+    pub failed_restores: u64,
+    /// Device pages that were given up because they or pages in front of them were to be restored, and
+    /// were not.
+    pub unrestored_pages: u64,
     /// Host-only pages that came back to the device because they were computed again.
     pub recomputed_pages: u64,
     /// Pages copied to the host when they were inserted.
@@ -70,6 +75,8 @@ pub struct Stats {
     pub device_free_pages: u32,
     /// Device pages that nobody has any more, and that an unfinished copy reads.
     pub device_fenced_pages: u32,
+    /// Device pages that open restores fill.
+    pub restoring_pages: u32,
     /// Device pages that could be evicted now.
     pub device_evictable_pages: u32,
     /// Host slots of all lanes.

@@ -62,6 +62,11 @@ fn every_ending_is_reached() {
         ("decoded pages", 100),
         ("insertions after an abort", 10),
         ("flushed roots", 1_000),
+        ("restores", 100),
+        ("restored", 50),
+        ("waits for a restore", 100),
+        ("lost leases", 15),
+        ("nodes that were cut off", 500),
     ];
     for (what, floor) in floors {
         assert!(total.count(what) >= floor, "{what}: {total:?}");

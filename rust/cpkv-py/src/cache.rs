@@ -47,10 +47,6 @@ pub(crate) struct Hit {
 #[pyclass(frozen, module = "cpkv")]
 pub(crate) struct Inserted(cpkv_core::Inserted);
 
-/// What became of the pages given to a restore.
-#[pyclass(frozen, module = "cpkv")]
-pub(crate) struct Restored(cpkv_core::Restored);
-
 pub(crate) fn page_ids(pages: &[PageId]) -> PageIds {
     PageIds::new(pages.iter().map(|page| page.raw()))
 }
@@ -299,16 +295,6 @@ impl CacheManager {
         Ok(evicted.map(|pages| pages.len()))
     }
 
-    fn restore(slf: &Bound<'_, Self>, lease: &Lease, device_pages: &Bound<'_, PyAny>) -> PyResult<Restored> {
-        let py = slf.py();
-        check_cache(slf, lease)?;
-        let device_pages = Integers::read(device_pages, "device_pages")?;
-        let device_pages = device_pages.as_slice();
-        let is_long = device_pages.len() >= LONG_CALL_PAGES;
-        let restored = slf.get().core.call_with(py, lease, is_long, |core, held| core.restore(held, device_pages))?;
-        restored.map(Restored).map_err(|error| errors::from_core(py, &error))
-    }
-
     #[pyo3(signature = (token_ids, device_pages, lease = None, transaction = None, *, namespace = None))]
     fn insert(
         slf: &Bound<'_, Self>,
@@ -446,17 +432,5 @@ impl Inserted {
 
     fn __repr__(&self) -> String {
         format!("Inserted(new_pages={}, duplicates={})", self.new_pages(), self.0.duplicates.len())
-    }
-}
-
-#[pymethods]
-impl Restored {
-    #[getter]
-    fn duplicates(&self) -> PageIds {
-        page_ids(&self.0.duplicates)
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Restored(duplicates={})", self.0.duplicates.len())
     }
 }

@@ -5,7 +5,7 @@ use cpkv_core::{Dump, NodeDump, OperationDump, PageId, SlotId};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::transaction::number;
+use crate::transaction::{kind_name, number};
 
 /// What `CacheManager.dump` returns.
 pub(crate) fn to_dict<'py>(py: Python<'py>, dump: &Dump) -> PyResult<Bound<'py, PyDict>> {
@@ -38,7 +38,7 @@ fn node_dict<'py>(py: Python<'py>, node: &NodeDump) -> PyResult<Bound<'py, PyDic
     dict.set_item("successor", node.successor)?;
     dict.set_item("device_pages", pages(&node.device_pages))?;
     dict.set_item("host_slots", slots(&node.host_slots))?;
-    dict.set_item("transaction", node.backup.map(number))?;
+    dict.set_item("transaction", node.operation.map(number))?;
     dict.set_item("locks", node.locks)?;
     dict.set_item("hits", node.hits)?;
     Ok(dict)
@@ -59,7 +59,7 @@ fn operation_dict<'py>(py: Python<'py>, one: &OperationDump) -> PyResult<Bound<'
     dict.set_item("reason", reason)?;
     dict.set_item("landed", one.state.has_landed)?;
     dict.set_item("waits_for_parent", one.state.waits_for_parent)?;
-    dict.set_item("late", one.is_late)?;
+    dict.set_item("kind", kind_name(one.kind))?;
     dict.set_item("node", one.node)?;
     dict.set_item("first_page", one.first.0)?;
     dict.set_item("device_pages", pages(&one.device_pages))?;

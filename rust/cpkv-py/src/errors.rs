@@ -17,6 +17,7 @@ struct Exceptions {
     lease: Py<PyType>,
     usage: Py<PyType>,
     transaction: Py<PyType>,
+    restore: Py<PyType>,
     log: Py<PyType>,
     rank: Py<PyType>,
     integrity: Py<PyType>,
@@ -66,6 +67,11 @@ fn exceptions(py: Python<'_>) -> PyResult<&Exceptions> {
                 &[base_type, &runtime_error],
                 "A transaction is used out of order, or with another cache.",
             )?,
+            restore: make(
+                "RestoreError",
+                &[base_type, &runtime_error],
+                "Pages of the lease were to be restored, and were not: it can only be released.",
+            )?,
             rank: make("RankError", &[log.bind(py)], "Another rank is dead, silent, or has left.")?,
             log,
             integrity: make(
@@ -91,6 +97,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LeaseError", &exceptions.lease)?;
     module.add("UsageError", &exceptions.usage)?;
     module.add("TransactionError", &exceptions.transaction)?;
+    module.add("RestoreError", &exceptions.restore)?;
     module.add("LogError", &exceptions.log)?;
     module.add("RankError", &exceptions.rank)?;
     module.add("IntegrityError", &exceptions.integrity)
@@ -123,9 +130,11 @@ fn class_of<'a>(exceptions: &'a Exceptions, error: &Error) -> &'a Py<PyType> {
         Error::NoSuchOperation { .. }
         | Error::AlreadyBound { .. }
         | Error::Closed { .. }
+        | Error::LayerOrder { .. }
         | Error::NoSequence { .. }
         | Error::OtherPage { .. }
         | Error::TransactionLeftOut { .. } => &exceptions.transaction,
+        Error::RestoreFailed => &exceptions.restore,
         Error::Log(
             LogError::Silent { .. } | LogError::Dead { .. } | LogError::Left { .. } | LogError::NotJoined { .. },
         )

@@ -42,11 +42,11 @@ impl Lease {
         }
     }
 
-    fn read<T>(&self, py: Python<'_>, read: impl FnOnce(&cpkv_core::Lease) -> T) -> PyResult<T> {
+    pub(crate) fn read<T>(&self, py: Python<'_>, read: impl FnOnce(&cpkv_core::Lease) -> T) -> PyResult<T> {
         self.lock().as_ref().map(read).ok_or_else(|| released(py))
     }
 
-    fn core(&self) -> &SharedCore {
+    pub(crate) fn core(&self) -> &SharedCore {
         &self.cache.get().core
     }
 }

@@ -19,6 +19,7 @@ mod lease;
 mod log;
 mod namespace;
 mod page_ids;
+mod restore;
 mod stats;
 mod tick;
 mod transaction;
@@ -34,13 +35,15 @@ mod _core {
     #[pymodule_export]
     use crate::agreement::{AckWords, CommitLog};
     #[pymodule_export]
-    use crate::cache::{CacheManager, Hit, Inserted, Restored};
+    use crate::cache::{CacheManager, Hit, Inserted};
     #[pymodule_export]
     use crate::events::CacheEvent;
     #[pymodule_export]
     use crate::lease::Lease;
     #[pymodule_export]
     use crate::page_ids::PageIds;
+    #[pymodule_export]
+    use crate::restore::Restored;
     #[pymodule_export]
     use crate::stats::Stats;
     #[pymodule_export]

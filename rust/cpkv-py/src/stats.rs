@@ -45,13 +45,13 @@ macro_rules! stats {
 }
 
 stats! {
-    counters: leases, device_hit_pages, host_hit_pages, inserted_pages, duplicate_pages, restored_pages,
+    counters: leases, device_hit_pages, host_hit_pages, inserted_pages, duplicate_pages, restored_pages, failed_restores, unrestored_pages,
         recomputed_pages, host_written_pages, host_skipped_pages, late_copied_pages, device_evicted_pages,
         mirror_dropped_pages, host_evicted_pages, lost_pages, reserved_pages, late_reserved_pages,
         committed_operations, committed_pages, rolled_back_operations, rolled_back_pages, insert_missed_pages,
         donors_lost, quarantined_operations, flushes, dropped_events;
     now: device_capacity_pages: u32, device_cached_pages: u32, device_free_pages: u32, device_evictable_pages: u32,
-        device_fenced_pages: u32, host_capacity_slots: u32, host_cached_slots: u32, host_reserved_slots: u32,
+        device_fenced_pages: u32, restoring_pages: u32, host_capacity_slots: u32, host_cached_slots: u32, host_reserved_slots: u32,
         host_draining_slots: u32, host_quarantined_slots: u32, host_mirror_slots: u32, host_evictable_slots: u32,
         open_operations: usize,
         pages: u64, nodes: usize, namespaces: usize, leaves: usize, metadata_bytes: usize,

@@ -24,7 +24,7 @@ struct Read<'py> {
 }
 
 /// What the copy streams have reached: words, or numbers that stand for them.
-fn read_acks(acks: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u64>> {
+pub(crate) fn read_acks(acks: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u64>> {
     let Some(acks) = acks else { return Ok(Vec::new()) };
     if let Ok(words) = acks.cast::<AckWords>() {
         return Ok(words.get().load_all());

@@ -1,9 +1,9 @@
-//! Transactions: the backups of requests, and late ones.
+//! Transactions: the backups of requests, late ones, and restores.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cpkv_core::machine::{Phase, Reason};
-use cpkv_core::{Ending, OperationId, Reserved};
+use cpkv_core::{Ending, OperationId, OperationKind, Reserved};
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 
@@ -14,14 +14,28 @@ use crate::log;
 use crate::page_ids::PageIds;
 use crate::whole::Whole;
 
-/// A backup, from its reservation on.
+/// An open operation, and what will say how it has ended.
+pub(crate) struct Opened {
+    id: OperationId,
+    kind: OperationKind,
+    ending: Ending,
+}
+
+impl Opened {
+    /// To be made with the core still locked: it may be over by the next call.
+    pub(crate) fn new(core: &mut cpkv_core::CacheManager, id: OperationId, kind: OperationKind) -> Self {
+        Self { id, kind, ending: ending_of(core, Reserved::Slots(id)) }
+    }
+}
+
+/// A backup, from its reservation on, or a restore.
 #[pyclass(frozen, module = "cpkv")]
 pub(crate) struct Transaction {
     pub(crate) cache: Py<CacheManager>,
     reserved: Reserved,
     /// How it has ended, also when the core has forgotten it.
     ending: Ending,
-    is_late: bool,
+    kind: OperationKind,
     /// It was bound or given up, so that it may be dropped. Written and read with the interpreter
     /// held or by the last owner.
     is_settled: AtomicBool,
@@ -35,6 +49,15 @@ pub(crate) fn number(id: OperationId) -> u64 {
     u64::from(id.generation) << 32 | u64::from(id.index)
 }
 
+/// What an operation is for.
+pub(crate) fn kind_name(kind: OperationKind) -> &'static str {
+    match kind {
+        OperationKind::Transaction => "transaction",
+        OperationKind::LateBackup => "late",
+        OperationKind::Restore => "restore",
+    }
+}
+
 /// What will say how an operation has ended that was opened in this call of the core.
 pub(crate) fn ending_of(core: &mut cpkv_core::CacheManager, reserved: Reserved) -> Ending {
     match reserved {
@@ -46,7 +69,14 @@ pub(crate) fn ending_of(core: &mut cpkv_core::CacheManager, reserved: Reserved) 
 impl Transaction {
     pub(crate) fn new(cache: Py<CacheManager>, reserved: Reserved, ending: Ending) -> Self {
         let is_settled = AtomicBool::new(!matches!(reserved, Reserved::Slots(_)));
-        Self { cache, reserved, ending, is_late: false, is_settled }
+        Self { cache, reserved, ending, kind: OperationKind::Transaction, is_settled }
+    }
+
+    /// One that no request has to settle.
+    pub(crate) fn of(cache: Py<CacheManager>, opened: &Opened) -> Self {
+        let Opened { id, kind, ref ending } = *opened;
+        let is_settled = AtomicBool::new(true);
+        Self { cache, reserved: Reserved::Slots(id), ending: ending.clone(), kind, is_settled }
     }
 
     /// Its operation, if slots were reserved.
@@ -84,8 +114,8 @@ impl Transaction {
     }
 
     #[getter]
-    fn late(&self) -> bool {
-        self.is_late
+    fn kind(&self) -> &'static str {
+        kind_name(self.kind)
     }
 
     #[getter]
@@ -146,6 +176,12 @@ impl Transaction {
         done.map_err(|error| errors::from_core(py, &error))
     }
 
+    fn layer_submitted(&self, py: Python<'_>, layer: Whole) -> PyResult<()> {
+        let (id, layer) = (self.open(py)?, layer.count(py, "layer")?);
+        let done = self.core().call(py, false, |core| core.layer_submitted(id, layer))?;
+        done.map_err(|error| errors::from_core(py, &error))
+    }
+
     fn submitted_all(&self, py: Python<'_>) -> PyResult<()> {
         let id = self.open(py)?;
         let done = self.core().call(py, false, |core| core.submitted_all(id))?;
@@ -182,7 +218,7 @@ impl Transaction {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let status = self.status(py)?;
         let id = self.operation().map_or_else(|| "None".to_owned(), |id| id.to_string());
-        Ok(format!("Transaction(id={id}, status='{status}')"))
+        Ok(format!("Transaction(id={id}, kind='{}', status='{status}')", self.kind()))
     }
 }
 
@@ -199,15 +235,14 @@ impl Drop for Transaction {
 /// What a tick of the core has come to.
 pub(crate) struct Ticked {
     report: cpkv_core::TickReport,
-    /// How those will have ended that were started.
-    endings: Vec<Ending>,
+    started: Vec<Opened>,
 }
 
 impl Ticked {
     /// To be made with the core still locked: what was started may be over by the next call.
     pub(crate) fn new(core: &mut cpkv_core::CacheManager, report: cpkv_core::TickReport) -> Self {
-        let ending = |&id: &OperationId| ending_of(core, Reserved::Slots(id));
-        Self { endings: report.started.iter().map(ending).collect(), report }
+        let opened = |&id: &OperationId| Opened::new(core, id, OperationKind::LateBackup);
+        Self { started: report.started.iter().map(opened).collect(), report }
     }
 }
 
@@ -242,21 +277,18 @@ impl TickReport {
     }
 
     #[getter]
+    fn restored(&self) -> Vec<u64> {
+        self.ticked.report.restored.iter().map(|&id| number(id)).collect()
+    }
+
+    #[getter]
     fn quarantined(&self) -> Vec<u64> {
         self.ticked.report.quarantined.iter().map(|&id| number(id)).collect()
     }
 
     #[getter]
     fn started(&self, py: Python<'_>) -> Vec<Transaction> {
-        let started = self.ticked.report.started.iter().zip(&self.ticked.endings);
-        let late = |(&id, ending): (&OperationId, &Ending)| Transaction {
-            cache: self.cache.clone_ref(py),
-            reserved: Reserved::Slots(id),
-            ending: ending.clone(),
-            is_late: true,
-            is_settled: AtomicBool::new(true),
-        };
-        started.map(late).collect()
+        self.ticked.started.iter().map(|opened| Transaction::of(self.cache.clone_ref(py), opened)).collect()
     }
 
     #[getter]
@@ -265,11 +297,13 @@ impl TickReport {
     }
 
     fn __repr__(&self) -> String {
-        let cpkv_core::TickReport { committed, rolled_back, quarantined, started, freed_pages } = &self.ticked.report;
+        let cpkv_core::TickReport { committed, rolled_back, restored, quarantined, started, freed_pages } =
+            &self.ticked.report;
         format!(
-            "TickReport(committed={}, rolled_back={}, quarantined={}, started={}, freed_pages={})",
+            "TickReport(committed={}, rolled_back={}, restored={}, quarantined={}, started={}, freed_pages={})",
             committed.len(),
             rolled_back.len(),
+            restored.len(),
             quarantined.len(),
             started.len(),
             freed_pages.len()

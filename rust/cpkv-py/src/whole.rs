@@ -38,6 +38,11 @@ impl Whole {
         self.within(py, name, 0, i64::from(u32::MAX))
     }
 
+    /// A number that is not 0.
+    pub(crate) fn positive(self, py: Python<'_>, name: &str) -> PyResult<u32> {
+        self.within(py, name, 1, i64::from(u32::MAX))
+    }
+
     /// A number of tokens.
     pub(crate) fn tokens(self, py: Python<'_>, name: &str) -> PyResult<Tokens> {
         self.within(py, name, 0, i64::MAX).map(Tokens)

@@ -4,6 +4,7 @@ use super::{CacheManager, DevicePages, Lease};
 use crate::agreement::OperationId;
 use crate::error::{Error, Result};
 use crate::ids::{NodeIndex, OperationIndex, PageId, Pages};
+use crate::operations::Kind;
 use crate::operations::machine::{Event, Phase, Reason};
 use crate::slots::IdSet;
 
@@ -25,12 +26,12 @@ impl CacheManager {
         }
         let mut own = 0..0;
         if let Some((operation, record)) = transaction.and_then(|id| Some((id, self.operations.get(id)?))) {
-            if record.was_inserted || record.is_late {
+            if record.was_inserted || record.kind != Kind::Transaction {
                 return Err(Error::AlreadyBound { operation });
             }
             let start = (record.first - first.min(record.first)).index().min(given.len());
-            own = start..(start + record.sources.len()).min(given.len());
-            let mut pairs = own.clone().zip(&record.sources);
+            own = start..(start + record.pages.len()).min(given.len());
+            let mut pairs = own.clone().zip(&record.pages);
             if let Some((index, wanted)) = pairs.find(|&(index, wanted)| given[index] != *wanted) {
                 let (page, wanted) = (given[index].raw(), wanted.raw());
                 return Err(Error::OtherPage { page, index, operation, wanted });
@@ -45,7 +46,7 @@ impl CacheManager {
             if record.state.phase != Phase::Reserved || Some(operation) == transaction {
                 continue;
             }
-            if let Some(page) = record.sources.iter().find(|page| places.contains(page.raw())) {
+            if let Some(page) = record.pages.iter().find(|page| places.contains(page.raw())) {
                 let index = given.iter().position(|given| given == page).expect("it is among them");
                 return Err(Error::TransactionLeftOut { page: page.raw(), index, operation });
             }
@@ -102,7 +103,7 @@ impl CacheManager {
         }
         let has_copy = |&node: &NodeIndex| {
             let state = self.tree.arena[node].state;
-            state.tiers.host || state.backup.is_some()
+            state.tiers.host || state.pending.is_some()
         };
         let own = self.own_nodes(deepest, first);
         let pages = own
@@ -118,8 +119,8 @@ impl CacheManager {
         let index = OperationIndex::new(id.index).expect("named by the table");
         let operation = self.operations.get_mut(id).expect("looked up before");
         operation.was_inserted = true;
-        let (first, end, reserved) = (operation.first, operation.end, operation.sources.len() as u64);
-        let is_own = |node: &NodeIndex| self.tree.arena[*node].state.backup == Some(index);
+        let (first, end, reserved) = (operation.first, operation.end, operation.pages.len() as u64);
+        let is_own = |node: &NodeIndex| self.tree.arena[*node].state.pending == Some(index);
         let bound = self.own_nodes(deepest, first).into_iter().find(is_own);
         if let (Some(bound), Some(end)) = (bound, end) {
             let missed = self.tree.arena[end].end - self.tree.arena[bound].end;
@@ -140,18 +141,18 @@ impl CacheManager {
     /// long as copies read them that have no lock on them.
     pub(super) fn lock_for_readers(&mut self, deepest: NodeIndex, given: &[PageId]) {
         let places = IdSet::of(given.iter().map(|page| page.raw()));
-        let reads = |id: OperationId, first: Pages, is_bound: bool, sources: &[PageId]| {
+        let uses = |id: OperationId, first: Pages, is_bound: bool, pages: &[PageId]| {
             // The path of a bound backup is locked as far as its own pages go.
             let own = if is_bound { self.own_nodes(deepest, first) } else { Vec::new() };
             let is_own =
-                |node: &&NodeIndex| self.tree.arena[**node].state.backup.map(OperationIndex::raw) == Some(id.index);
+                |node: &&NodeIndex| self.tree.arena[**node].state.pending.map(OperationIndex::raw) == Some(id.index);
             let own_pages: u32 = own.iter().filter(is_own).map(|&node| self.tree.arena[node].len().0).sum();
-            sources[own_pages as usize..].iter().any(|page| places.contains(page.raw()))
+            pages[own_pages as usize..].iter().any(|page| places.contains(page.raw()))
         };
         let readers: Vec<OperationId> = self
             .operations
             .iter()
-            .filter(|(id, operation)| reads(*id, operation.first, operation.end.is_some(), &operation.sources))
+            .filter(|(id, operation)| uses(*id, operation.first, operation.end.is_some(), &operation.pages))
             .map(|(id, _)| id)
             .collect();
         for id in readers {
@@ -181,7 +182,7 @@ impl CacheManager {
     fn leave_path(&mut self, end: NodeIndex, bound: NodeIndex) {
         let left: Vec<_> = self.path_up(end).take_while(|&node| node != bound).collect();
         for &node in &left {
-            self.tree.arena[node].state.backup = None;
+            self.tree.arena[node].state.pending = None;
         }
         if let Some(&resident) = left.iter().find(|&&node| self.tiers_of(node).device) {
             // Another request has inserted them and relies on the backup.

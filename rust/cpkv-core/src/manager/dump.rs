@@ -3,6 +3,7 @@
 use super::CacheManager;
 use crate::agreement::OperationId;
 use crate::ids::{NodeIndex, PageId, Pages, SlotId};
+use crate::operations::Kind;
 use crate::operations::machine::State;
 
 /// Everything that the cache knows.
@@ -37,8 +38,8 @@ pub struct NodeDump {
     pub device_pages: Vec<PageId>,
     /// Its host slots; empty if it has no host copy.
     pub host_slots: Vec<SlotId>,
-    /// The backup that is going to be its host copy.
-    pub backup: Option<OperationId>,
+    /// The operation that copies its pages.
+    pub operation: Option<OperationId>,
     /// Leases and operations that end at it; they hold everything in front as well.
     pub locks: u32,
     /// Requests that found it.
@@ -52,8 +53,8 @@ pub struct OperationDump {
     pub operation: OperationId,
     /// Its state.
     pub state: State,
-    /// Made for pages that were in the tree already.
-    pub is_late: bool,
+    /// What it is for.
+    pub kind: Kind,
     /// The node that its pages end with, as far as the tree knows of it.
     pub node: Option<u32>,
     /// The pages in front of its own.
@@ -71,7 +72,13 @@ impl CacheManager {
         let mut dump = Dump { fenced_pages: self.holds.fenced().iter().collect(), ..Dump::default() };
         let roots = self.tree.arena.iter().filter(|(_, node)| node.is_root()).map(|(root, _)| root);
         let mut next: Vec<NodeIndex> = roots.collect();
-        while let Some(index) = next.pop() {
+        let cut_off = self.tree.arena.iter().filter(|(_, node)| node.is_flushed && !node.is_root());
+        let mut cut_off: Vec<NodeIndex> = cut_off.map(|(top, _)| top).collect();
+        // One may hang from what another one has cut off.
+        cut_off.sort_by_key(|&top| self.tree.arena[top].end);
+        let mut cut_off = cut_off.into_iter();
+        // What was cut off hangs from nodes that come before it.
+        while let Some(index) = next.pop().or_else(|| cut_off.next()) {
             dump.nodes.push(self.dump_node(index));
             let mut child = self.tree.arena[index].first_child;
             while let Some(index) = child {
@@ -82,10 +89,10 @@ impl CacheManager {
         let operations = self.operations.iter().map(|(id, operation)| OperationDump {
             operation: id,
             state: operation.state,
-            is_late: operation.is_late,
+            kind: operation.kind,
             node: operation.end.map(NodeIndex::raw),
             first: operation.first,
-            device_pages: operation.sources.clone(),
+            device_pages: operation.pages.clone(),
             host_slots: operation.slots.clone(),
         });
         dump.operations = operations.collect();
@@ -105,7 +112,7 @@ impl CacheManager {
             successor: self.tree.successor_of(index),
             device_pages: rows.iter().filter_map(|row| row.device).collect(),
             host_slots: rows.iter().filter_map(|row| row.host).collect(),
-            backup: node.state.backup.map(|backup| self.operations.id_at(backup)),
+            operation: node.state.pending.map(|pending| self.operations.id_at(pending)),
             locks: node.state.locks,
             hits: node.state.usage.hits,
         }

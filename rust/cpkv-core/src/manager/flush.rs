@@ -4,14 +4,17 @@ use super::CacheManager;
 use crate::agreement::OperationId;
 use crate::ids::{NodeIndex, PageId};
 use crate::operations::machine::{Event, Reason};
+use crate::operations::{Kind, Operation};
 
 impl CacheManager {
     /// Forgets all pages, whatever is under way. What leases or unfinished copies hold stays where
     /// it is until they end, but nobody finds it. Returns the device pages that are free now; they
     /// are the engine's to free if it owns the pool. The others follow with later ticks.
     pub fn flush(&mut self) -> Vec<PageId> {
-        let alive: Vec<OperationId> =
-            self.operations.iter().filter(|(_, operation)| operation.state.is_alive()).map(|(id, _)| id).collect();
+        // The requests that hold what is being restored go on.
+        let is_alive_backup = |operation: &Operation| operation.state.is_alive() && operation.kind != Kind::Restore;
+        let backups = self.operations.iter().filter(|(_, operation)| is_alive_backup(operation));
+        let alive: Vec<OperationId> = backups.map(|(id, _)| id).collect();
         for id in alive {
             self.advance(id, Event::RolledBack(Reason::Flushed));
         }

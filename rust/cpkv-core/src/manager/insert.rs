@@ -35,7 +35,8 @@ impl CacheManager {
     /// # Errors
     /// [`Error::PageCount`], [`Error::LeaseTokens`], [`Error::PageOutOfRange`],
     /// [`Error::PageRepeated`], [`Error::PageInTree`], [`Error::PageNotAllocated`],
-    /// [`Error::PageHeld`], [`Error::TransactionLeftOut`]; then nothing has changed.
+    /// [`Error::PageHeld`], [`Error::TransactionLeftOut`], [`Error::RestoreFailed`]; then nothing has
+    /// changed.
     pub fn insert(&mut self, tokens: &[i64], device_pages: &[i64], lease: &mut Lease) -> Result<Inserted> {
         self.insert_with(tokens, device_pages, lease, None)
     }
@@ -65,6 +66,7 @@ impl CacheManager {
         lease: &mut Lease,
         transaction: Option<OperationId>,
     ) -> Result<Inserted> {
+        self.check_whole(lease)?;
         let end = self.shape.pages_in(Tokens(tokens.len()));
         self.check_lease(tokens, end, lease)?;
         check_count(device_pages.len(), lease.device_pages, end)?;

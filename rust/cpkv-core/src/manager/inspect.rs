@@ -2,6 +2,7 @@
 
 use super::{CacheManager, DevicePages};
 use crate::digest::Digest;
+use crate::operations::Kind;
 use crate::operations::machine::Phase;
 use crate::stats::Stats;
 
@@ -30,10 +31,12 @@ impl CacheManager {
             open_operations: self.operations.len(),
             ..Stats::default()
         };
+        let restores = self.operations.iter().filter(|(_, operation)| operation.kind == Kind::Restore);
+        stats.restoring_pages = restores.map(|(_, operation)| operation.page_count()).sum();
         if let Some(host) = &self.host {
             stats.host_capacity_slots = host.slots.capacity();
             for (_, operation) in self.operations.iter() {
-                let slots = operation.slot_count();
+                let slots = operation.own_slot_count();
                 match operation.state.phase {
                     Phase::Draining(_) => stats.host_draining_slots += slots,
                     Phase::Quarantined(_) => stats.host_quarantined_slots += slots,

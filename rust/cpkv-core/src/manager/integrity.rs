@@ -3,6 +3,7 @@
 use super::{CacheManager, DevicePages, device_ids, host_ids};
 use crate::error::{Error, Result};
 use crate::ids::{Lanes, NodeIndex, OperationIndex};
+use crate::operations::Kind;
 use crate::operations::machine::Phase;
 use crate::slots::{IdSet, LaneCounts, SlotPool};
 use crate::store::Row;
@@ -142,7 +143,7 @@ impl CacheManager {
     /// Each host slot is free, an operation's, or in the tree.
     fn check_host(&self, recount: &Recount, problems: &mut Vec<String>) {
         let Some(host) = &self.host else { return };
-        let unseen: u32 = self.operations.iter().map(|(_, operation)| operation.slot_count()).sum();
+        let unseen: u32 = self.operations.iter().map(|(_, operation)| operation.own_slot_count()).sum();
         let used = (host.slots.capacity() - host.slots.total_free()).saturating_sub(unseen);
         let found = (recount.slots.len(), recount.mirrored, &recount.host_evictable, &recount.droppable);
         let counted = (used, host.mirrored, &host.evictable, &host.droppable);
@@ -162,10 +163,10 @@ impl CacheManager {
         let mut slots = IdSet::default();
         let mut with_backup = 0;
         for (id, operation) in self.operations.iter() {
-            for page in &operation.sources {
+            for page in &operation.pages {
                 holds[page.index()] += 1;
             }
-            for slot in operation.slots.iter().map(|slot| slot.raw()) {
+            for slot in operation.own_slots().iter().map(|slot| slot.raw()) {
                 let is_free = self.host.as_ref().is_some_and(|host| host.slots.is_free(slot));
                 if !slots.insert(slot) || recount.slots.contains(slot) || is_free {
                     problems.push(format!("operation {id}: slot {slot} is free, or somebody else's as well"));
@@ -186,12 +187,13 @@ impl CacheManager {
                     problems.push(format!("operation {id}: a node on its way is not locked"));
                 }
                 let is_own = operation.state.is_alive() && node.end > operation.first;
-                if is_own != (node.state.backup.map(OperationIndex::raw) == Some(id.index)) {
-                    problems.push(format!("operation {id}: wrong backup of the node that ends at {}", node.end));
+                if is_own != (node.state.pending.map(OperationIndex::raw) == Some(id.index)) {
+                    problems.push(format!("operation {id}: another one copies the node that ends at {}", node.end));
                 }
                 with_backup += usize::from(is_own);
-                if is_own && (node.state.tiers.host || node.start() < operation.first) {
-                    problems.push(format!("operation {id}: a node of its has a host copy, or is not its alone"));
+                let is_restore = operation.kind == Kind::Restore;
+                if is_own && (node.state.tiers.host != is_restore || node.start() < operation.first) {
+                    problems.push(format!("operation {id}: a node of its has {:?}, or is not its alone", node.state));
                 }
                 let is_bound = operation.state.phase == Phase::Pending;
                 if is_own && is_bound && !node.state.tiers.device {
@@ -199,9 +201,9 @@ impl CacheManager {
                 }
             }
         }
-        let marked = self.tree.arena.iter().filter(|(_, node)| node.state.backup.is_some()).count();
+        let marked = self.tree.arena.iter().filter(|(_, node)| node.state.pending.is_some()).count();
         if marked != with_backup {
-            problems.push(format!("{marked} nodes have a backup, {with_backup} are of open ones"));
+            problems.push(format!("{marked} nodes are being copied, {with_backup} by open operations"));
         }
         if holds != self.holds.counts() {
             problems.push("pages are held by another number of copies than is counted".to_owned());

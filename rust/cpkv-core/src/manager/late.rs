@@ -9,8 +9,7 @@ use crate::agreement::OperationId;
 use crate::config::WritePolicy;
 use crate::eviction::EvictionKey;
 use crate::ids::{Lane, NodeIndex, PageId, Pages, SlotId};
-use crate::operations::Operation;
-use crate::operations::machine::State;
+use crate::operations::{Kind, Operation};
 use crate::slots::LaneCounts;
 
 /// What may be given up for a late backup.
@@ -85,7 +84,7 @@ impl CacheManager {
         let mut is_open = false;
         for node in self.own_nodes(end, first) {
             let state = &self.tree.arena[node].state;
-            let wants_copy = state.tiers.device && !state.tiers.host && state.backup.is_none();
+            let wants_copy = state.tiers.device && !state.tiers.host && state.pending.is_none();
             let start = self.tree.arena[node].start().max(first);
             match runs.last_mut() {
                 Some((_, run_first)) if wants_copy && is_open => *run_first = start,
@@ -122,8 +121,7 @@ impl CacheManager {
             return None;
         };
         self.counters.late_reserved_pages += sources.len() as u64;
-        let mut operation = Operation::new(State::late(false), first, sources, slots);
-        operation.is_late = true;
+        let operation = Operation::new(Kind::LateBackup, first, sources, slots);
         let id = self.open_backup(operation, end);
         self.outcomes.started.push(id);
         Some(id)

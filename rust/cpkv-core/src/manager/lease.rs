@@ -1,7 +1,10 @@
 //! Lock and release: what a request may rely on while it runs.
 
 use super::CacheManager;
+use crate::agreement::OperationId;
+use crate::error::{Error, Result};
 use crate::ids::{NodeIndex, PageId, Pages, SlotId};
+use crate::operations::Kind;
 use crate::tree::NodeRef;
 
 use super::lookup::Hit;
@@ -59,8 +62,16 @@ impl CacheManager {
     /// A node's index means the same prefix as long as its generation is the same, whatever is
     /// split off in front of it or cut off behind. So the deepest one that is left tells.
     fn end_of(&mut self, hit: &Hit) -> NodeIndex {
-        let left = hit.path.iter().rev().find(|&&node| self.tree.arena.resolve(node).is_some());
-        let left = left.filter(|node| !self.tree.has_flushed() || !self.is_flushed(node.index));
+        let is_left = |node: &&NodeRef| self.tree.arena.resolve(**node).is_some();
+        let mut left = hit.path.iter().rev().find(is_left);
+        if let (true, Some(deepest)) = (self.tree.has_flushed(), left) {
+            let path = self.path_up(deepest.index);
+            if let Some(lost) = path.filter(|&node| self.tree.arena[node].is_flushed).last() {
+                let first = self.tree.arena[lost].start();
+                let is_in_front = |node: &&NodeRef| is_left(node) && self.tree.arena[node.index].end <= first;
+                left = hit.path.iter().rev().find(is_in_front);
+            }
+        }
         let Some(deepest) = left else { return self.tree.ensure_root(&hit.namespace) };
         let end = self.tree.arena[deepest.index].end.min(hit.pages);
         // The part that the hit ends in may have been split off in front.
@@ -107,6 +118,38 @@ impl CacheManager {
         if self.let_go(lease.node.index) {
             self.compact();
         }
+    }
+
+    /// Refuses a lease that relies on a restore that has failed.
+    pub(super) fn check_whole(&self, lease: &Lease) -> Result<()> {
+        if self.is_lost(lease) { Err(Error::RestoreFailed) } else { Ok(()) }
+    }
+
+    /// Whether a restore has failed that pages of the lease rely on. It can only be released.
+    #[must_use]
+    pub fn is_lost(&self, lease: &Lease) -> bool {
+        self.is_cut_off(lease.node.index)
+    }
+
+    /// Whether a node has relied on a restore that has failed.
+    pub(super) fn is_cut_off(&self, node: NodeIndex) -> bool {
+        let is_top = |node: NodeIndex| self.tree.arena[node].is_flushed && !self.tree.arena[node].is_root();
+        self.tree.has_cut_off() && self.path_up(node).any(is_top)
+    }
+
+    /// The restores that pages of the lease wait for, front first. Whoever reads the pages waits for
+    /// them layer by layer, also if another request has started them.
+    #[must_use]
+    pub fn restores_of(&self, lease: &Lease) -> Vec<OperationId> {
+        if !self.operations.iter().any(|(_, operation)| operation.kind == Kind::Restore) {
+            return Vec::new();
+        }
+        let pending = self.path_up(lease.node.index).filter_map(|node| self.tree.arena[node].state.pending);
+        let mut restores: Vec<OperationId> = pending.map(|index| self.operations.id_at(index)).collect();
+        restores.retain(|&id| self.operations.get(id).is_some_and(|operation| operation.kind == Kind::Restore));
+        restores.dedup();
+        restores.reverse();
+        restores
     }
 
     /// The device pages of the lease from page `first` on, as far as they are on the device now.

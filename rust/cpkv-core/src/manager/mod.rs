@@ -29,6 +29,7 @@ mod join;
 mod late;
 mod lease;
 mod lookup;
+mod lost;
 mod outcome;
 mod placement;
 mod pool;

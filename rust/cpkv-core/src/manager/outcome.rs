@@ -7,7 +7,7 @@ use crate::agreement::{OperationId, Verdict};
 use crate::error::{Error, Result};
 use crate::ids::{NodeIndex, PageId, Pages};
 use crate::operations::machine::{Event, Phase, Reason, State, step};
-use crate::operations::{Ending, Operation};
+use crate::operations::{Ending, Kind, Operation};
 
 /// A backup that was rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,16 +93,19 @@ impl CacheManager {
                 continue;
             }
             let Some(operation) = self.operations.get_mut(id) else { continue };
-            let before = operation.state;
+            let (before, kind) = (operation.state, operation.kind);
             let (state, effects) = step(before, event);
             operation.state = state;
             if effects.commit {
-                let children = self.commit(id);
+                let children = if kind == Kind::Restore { self.restored(id) } else { self.commit(id) };
                 events.extend(children.into_iter().map(|child| (child, Event::ParentSettled)));
             }
             if let Some(reason) = effects.roll_back {
-                let children = self.roll_back(id, before.phase, reason);
-                events.extend(children);
+                let follow = match kind {
+                    Kind::Restore => self.lose_restore(id, reason),
+                    Kind::Transaction | Kind::LateBackup => self.roll_back(id, before.phase, reason),
+                };
+                events.extend(follow);
             }
             if effects.quarantine {
                 self.counters.quarantined_operations += 1;
@@ -123,7 +126,7 @@ impl CacheManager {
         for &node in own.iter().rev() {
             let start = (self.tree.arena[node].start() - operation.first).index();
             let len = self.tree.arena[node].len().index();
-            self.tree.arena[node].state.backup = None;
+            self.tree.arena[node].state.pending = None;
             self.gain_host(node, &operation.slots[start..start + len]);
         }
         let committed = self.tree.arena[end].end - operation.first;
@@ -141,11 +144,25 @@ impl CacheManager {
         operation.children
     }
 
+    /// The pages of a restore are filled. Returns the backups that have waited for it.
+    fn restored(&mut self, id: OperationId) -> SmallVec<[OperationId; 2]> {
+        let operation = self.operations.remove(id);
+        let end = operation.end.expect("a restore is in the tree");
+        for node in self.own_nodes(end, operation.first) {
+            self.tree.arena[node].state.pending = None;
+        }
+        self.counters.restored_pages += operation.pages.len() as u64;
+        self.outcomes.restored.push(id);
+        self.free_of_operation(&operation, Pages::ZERO);
+        self.let_go(end);
+        operation.children
+    }
+
     /// Takes a backup back from the tree. Returns what follows for those that wait for it.
     fn roll_back(&mut self, id: OperationId, before: Phase, reason: Reason) -> Vec<(OperationId, Event)> {
         let operation = self.operations.get_mut(id).expect("it is being rolled back");
         let (end, first) = (operation.end, operation.first);
-        let (is_late, pages) = (operation.is_late, operation.slots.len());
+        let (is_late, pages) = (operation.kind == Kind::LateBackup, operation.slots.len());
         let children = std::mem::take(&mut operation.children);
         self.counters.rolled_back_operations += 1;
         self.counters.rolled_back_pages += pages as u64;
@@ -154,12 +171,12 @@ impl CacheManager {
 
         let own = self.own_nodes(end, first);
         for &node in &own {
-            self.tree.arena[node].state.backup = None;
+            self.tree.arena[node].state.pending = None;
         }
         // Device residency is closed towards the root, so that what is there is the front.
         let resident = own.iter().copied().find(|&node| self.tiers_of(node).device);
         let may_catch_up = match reason {
-            Reason::Flushed | Reason::ParentLost => false,
+            Reason::Flushed | Reason::ParentLost | Reason::RestoreFailed => false,
             // What another request has inserted is whole.
             Reason::TargetMissing | Reason::DraftMissing => before == Phase::Reserved,
             _ => !is_late,
@@ -177,6 +194,7 @@ impl CacheManager {
         }
         let follow = match resident {
             // Whoever inserts the pages will have them backed up.
+            _ if reason == Reason::RestoreFailed => Event::RolledBack(reason),
             None => Event::ParentSettled,
             Some(_) if reason == Reason::Flushed => Event::RolledBack(reason),
             Some(_) => Event::RolledBack(Reason::ParentLost),
@@ -202,10 +220,10 @@ impl CacheManager {
 
     /// Frees the slots from `kept` on, and the pages that only the copies have still read.
     fn free_of_operation(&mut self, operation: &Operation, kept: Pages) {
-        let host = self.host.as_mut().expect("a backup has slots");
-        host.slots.release(operation.slots[kept.index()..].iter().map(|slot| slot.raw()));
+        let host = self.host.as_mut().expect("it has slots");
+        host.slots.release(operation.own_slots().iter().skip(kept.index()).map(|slot| slot.raw()));
         let mut free: Vec<PageId> = Vec::new();
-        self.holds.release(&operation.sources, |page| free.push(page));
+        self.holds.release(&operation.pages, |page| free.push(page));
         self.give_back(&free);
         self.report_freed(free);
     }

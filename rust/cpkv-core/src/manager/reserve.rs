@@ -10,8 +10,7 @@ use crate::agreement::OperationId;
 use crate::error::{Error, Result};
 use crate::eviction::Usage;
 use crate::ids::{NodeIndex, OperationIndex, PageId, Pages, SlotId, Tokens};
-use crate::operations::machine::State;
-use crate::operations::{Operation, machine};
+use crate::operations::{Kind, Operation, machine};
 use crate::slots::{IdSet, LaneCounts};
 
 /// A request that is going to be computed.
@@ -67,6 +66,7 @@ impl CacheManager {
             return Err(Error::AssumedCopies { call: "reserve" });
         }
         let Prefill { tokens, device_pages, lease } = prefill;
+        self.check_whole(lease)?;
         let end = self.shape.pages_in(Tokens(tokens.len()));
         self.check_lease(tokens, end, lease)?;
         check_count(device_pages.len(), lease.device_pages, end)?;
@@ -114,7 +114,7 @@ impl CacheManager {
         let node = self.tree.attach(parent, tokens, end, usage);
         self.hold_instead(node, parent);
         self.counters.reserved_pages += u64::from((end - first).0);
-        let operation = Operation::new(State::reserved(false), first, sources, slots);
+        let operation = Operation::new(Kind::Transaction, first, sources, slots);
         Reserved::Slots(self.open_backup(operation, node))
     }
 
@@ -133,14 +133,14 @@ impl CacheManager {
 
     /// Opens a backup of the pages that end with `node`, the way to which is locked for it.
     pub(super) fn open_backup(&mut self, mut operation: Operation, node: NodeIndex) -> OperationId {
-        self.holds.hold(&operation.sources);
+        self.holds.hold(&operation.pages);
         operation.end = Some(node);
         let first = operation.first;
         let id = self.operations.insert(operation);
         let index = OperationIndex::new(id.index).expect("named by the table");
         let own: Vec<_> = self.path_up(node).take_while(|&node| self.tree.arena[node].end > first).collect();
         for node in own {
-            self.tree.arena[node].state.backup = Some(index);
+            self.tree.arena[node].state.pending = Some(index);
         }
         self.find_parent(id);
         id
@@ -148,7 +148,9 @@ impl CacheManager {
 
     /// Makes a backup wait for the nearest one in front of its pages, if it does not wait already.
     pub(super) fn find_parent(&mut self, id: OperationId) {
-        if !self.operations.get(id).is_some_and(|operation| operation.state.waits_for_parent) && self.join_parent(id) {
+        // A restore waits for nothing.
+        let may_wait = |one: &Operation| one.kind != Kind::Restore && !one.state.waits_for_parent;
+        if self.operations.get(id).is_some_and(may_wait) && self.join_parent(id) {
             self.advance(id, machine::Event::ParentFound);
         }
     }
@@ -158,19 +160,26 @@ impl CacheManager {
         let operation = self.operations.get(id).expect("it is open");
         let (end, first) = (operation.end, operation.first);
         let in_front = end.map(|end| self.path_up(end).skip_while(|&node| self.tree.arena[node].end > first));
-        let parent = in_front.and_then(|mut nodes| nodes.find_map(|node| self.tree.arena[node].state.backup));
+        let parent = in_front.and_then(|mut nodes| nodes.find_map(|node| self.tree.arena[node].state.pending));
         let Some(parent) = parent.map(|parent| self.operations.id_at(parent)) else { return false };
         self.operations.get_mut(parent).expect("it is open").children.push(id);
         true
     }
 
-    /// The pages of an operation and where each of them is copied to, in order.
+    /// The device pages of an operation and the host slot of each, in order: a backup copies from the
+    /// pages to the slots, a restore from the slots to the pages.
     ///
     /// # Errors
     /// [`Error::NoSuchOperation`].
     pub fn plan(&self, id: OperationId) -> Result<(&[PageId], &[SlotId])> {
         let operation = self.operations.get(id).ok_or(Error::NoSuchOperation { operation: id })?;
-        Ok((&operation.sources, &operation.slots))
+        Ok((&operation.pages, &operation.slots))
+    }
+
+    /// What an open operation is for.
+    #[must_use]
+    pub fn operation_kind(&self, id: OperationId) -> Option<Kind> {
+        self.operations.get(id).map(|operation| operation.kind)
     }
 
     /// The pages from the root at which an operation begins.

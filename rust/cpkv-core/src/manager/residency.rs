@@ -159,7 +159,7 @@ impl CacheManager {
         self.tree.arena[node].state.locks -= 1;
         let mut given_up = Vec::new();
         let mut is_removed = false;
-        let is_flushed = self.tree.has_flushed() && self.is_flushed(node);
+        let mut is_flushed = self.tree.has_flushed() && self.is_flushed(node);
         let mut next = Some(node);
         while let Some(index) = next.filter(|&index| !self.tree.arena[index].is_locked()) {
             next = self.tree.arena[index].parent;
@@ -168,6 +168,7 @@ impl CacheManager {
                 break;
             };
             self.enter_counts(index);
+            let is_cut_off = self.tree.arena[index].is_flushed;
             if is_flushed {
                 // What is below it is not held either, and was removed by the flush or before this.
                 self.remove_tail(index, self.tree.arena[index].len(), &mut given_up);
@@ -177,6 +178,9 @@ impl CacheManager {
             }
             // Only now, or an emptied root would be dropped before its turn.
             self.tree.arena[parent].locked_children -= 1;
+            if is_cut_off {
+                is_flushed = self.is_flushed(parent);
+            }
         }
         self.report_freed(given_up);
         is_removed
@@ -220,7 +224,7 @@ impl CacheManager {
 
     /// Whether nothing finds a node any more.
     pub(super) fn is_flushed(&self, node: NodeIndex) -> bool {
-        self.path_up(node).last().is_some_and(|root| self.tree.arena[root].is_flushed)
+        self.path_up(node).any(|node| self.tree.arena[node].is_flushed)
     }
 
     /// Removes a node that is in no tier, if nobody waits for its pages; true if it was.

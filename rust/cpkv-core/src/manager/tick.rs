@@ -5,7 +5,7 @@
 //! between [`CacheManager::step_reports`] and [`CacheManager::apply`]: whoever holds the commit log
 //! does so without holding the cache, since that is where another rank is waited for.
 
-use super::{CacheManager, RolledBack};
+use super::{CacheManager, Lease, RolledBack};
 use crate::agreement::{LogError, OperationId, Report, Votes};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
@@ -17,8 +17,10 @@ use crate::operations::machine::{Event, Phase, Reason, State};
 pub struct TickReport {
     /// Backups whose host copy is visible now.
     pub committed: Vec<OperationId>,
-    /// Backups that were rolled back.
+    /// Backups that were rolled back, and restores that failed.
     pub rolled_back: Vec<RolledBack>,
+    /// Restores that have landed.
+    pub restored: Vec<OperationId>,
     /// Rolled back backups that have a copy which is not known to end.
     pub quarantined: Vec<OperationId>,
     /// Late backups that are to be copied now.
@@ -47,6 +49,28 @@ impl CacheManager {
         }
         operation.local.submitted(stream, sequence);
         Ok(())
+    }
+
+    /// Notes that every copy of the layers up to `layer` of an operation is submitted on this rank, so
+    /// that [`Self::layer_has_landed`] can tell.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchOperation`]; [`Error::LayerOrder`] unless it is further than the last one; then
+    /// nothing has changed.
+    pub fn layer_submitted(&mut self, id: OperationId, layer: u32) -> Result<()> {
+        let operation = self.operations.get_mut(id).ok_or(Error::NoSuchOperation { operation: id })?;
+        operation.local.layer_submitted(layer).map_err(|last| Error::LayerOrder { layer, last, operation: id })
+    }
+
+    /// Whether, on this rank, all pages of the lease can be read in the layers up to `layer`: every
+    /// restore of some of them, whoever has started it, has got so far. `acks` as in [`Self::reports`].
+    ///
+    /// # Errors
+    /// [`Error::RestoreFailed`] once the ranks agree that one has.
+    pub fn layer_has_landed(&self, lease: &Lease, layer: u32, acks: &[u64]) -> Result<bool> {
+        self.check_whole(lease)?;
+        let mut restores = self.restores_of(lease).into_iter().filter_map(|id| self.operations.get(id));
+        Ok(restores.all(|restore| restore.local.has_landed_up_to(layer, acks)))
     }
 
     /// Notes that a copy of the operation has failed on this rank. The others are still waited
@@ -93,7 +117,7 @@ impl CacheManager {
         let lanes = self.lanes;
         let Some(operation) = self.operations.get_mut(id) else { return };
         let is_ours = |page: &PageId| own_lane.is_none_or(|lane| lanes.lane_of(page.raw()) == lane);
-        if !operation.local.is_used() && operation.sources.iter().any(is_ours) {
+        if !operation.local.is_used() && operation.pages.iter().any(is_ours) {
             operation.local.fail();
         }
         operation.local.close();

@@ -20,6 +20,8 @@ pub(crate) struct Deadlines {
 pub(crate) struct Local {
     /// The sequence number that each copy stream has to reach; 0 where nothing was submitted.
     needs: SmallVec<[u64; 2]>,
+    /// Layers of which everything was submitted, in order, and what each stream had to reach then.
+    layers: Vec<(u32, SmallVec<[u64; 2]>)>,
     /// Nothing will be submitted any more.
     is_closed: bool,
     /// Since when it is waited for: the first report after the end of submission, or after there was
@@ -39,6 +41,25 @@ impl Local {
             self.needs.resize(stream + 1, 0);
         }
         self.needs[stream] = self.needs[stream].max(sequence);
+    }
+
+    /// Notes that everything of the layers up to `layer` was submitted. The last layer before, if that
+    /// was not further in front; then nothing has changed.
+    pub(crate) fn layer_submitted(&mut self, layer: u32) -> Result<(), u32> {
+        match self.layers.last() {
+            Some(&(last, _)) if last >= layer => Err(last),
+            _ => {
+                self.layers.push((layer, self.needs.clone()));
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether everything of the layers up to `layer` is known to have been submitted and has landed.
+    pub(crate) fn has_landed_up_to(&self, layer: u32, acks: &[u64]) -> bool {
+        let mark = self.layers.iter().find(|(submitted, _)| *submitted >= layer).map(|(_, needs)| needs);
+        let needs = mark.or(self.is_closed.then_some(&self.needs));
+        !self.is_failed && needs.is_some_and(|needs| are_reached(needs, acks))
     }
 
     /// Notes that nothing will be submitted any more.
@@ -112,8 +133,7 @@ impl Local {
             return None;
         }
         let waits_since_ns = *self.waits_since_ns.get_or_insert(now_ns);
-        let reached = |(stream, &need): (usize, &u64)| need == 0 || acks.get(stream).is_some_and(|&ack| ack >= need);
-        if self.is_closed && self.needs.iter().enumerate().all(reached) {
+        if self.is_closed && are_reached(&self.needs, acks) {
             self.has_said_end = true;
             self.has_said_landed = is_alive && !self.is_failed;
             return Some(if self.has_said_landed { Fact::Landed } else { Fact::Ended });
@@ -137,6 +157,13 @@ impl Local {
         }
         None
     }
+}
+
+/// Whether each copy stream has reached the number that it has to. Numbers of different streams are
+/// never compared.
+fn are_reached(needs: &[u64], acks: &[u64]) -> bool {
+    let is_reached = |(stream, &need): (usize, &u64)| need == 0 || acks.get(stream).is_some_and(|&ack| ack >= need);
+    needs.iter().enumerate().all(is_reached)
 }
 
 #[cfg(test)]
@@ -189,6 +216,28 @@ mod tests {
         assert_eq!(facts(&mut local, false, &[4], 1_149), []);
         assert_eq!(facts(&mut local, false, &[4], 1_150), [Fact::Stuck]);
         assert_eq!(facts(&mut local, false, &[5], 1_200), [Fact::Ended]);
+    }
+
+    #[test]
+    fn a_layer_has_landed_when_all_of_it_and_of_those_before_has() {
+        let mut local = Local::default();
+        local.submitted(0, 1);
+        local.submitted(1, 1);
+        assert!(!local.has_landed_up_to(0, &[1, 1]), "more of it may be submitted");
+        assert_eq!(local.layer_submitted(0), Ok(()));
+        local.submitted(0, 2);
+        assert!(!local.has_landed_up_to(0, &[1, 0]) && local.has_landed_up_to(0, &[1, 1]));
+        assert!(!local.has_landed_up_to(1, &[2, 1]));
+        // Layers that own nothing are landed with those behind them.
+        assert_eq!(local.layer_submitted(3), Ok(()));
+        assert!(!local.has_landed_up_to(1, &[1, 1]) && local.has_landed_up_to(1, &[2, 1]));
+        assert_eq!((local.layer_submitted(3), local.layer_submitted(0)), (Err(3), Err(3)));
+        assert!(!local.has_landed_up_to(4, &[9, 9]));
+        local.submitted(1, 2);
+        local.close();
+        assert!(!local.has_landed_up_to(4, &[2, 1]) && local.has_landed_up_to(4, &[2, 2]));
+        local.fail();
+        assert!(!local.has_landed_up_to(0, &[2, 2]));
     }
 
     #[test]

@@ -57,11 +57,13 @@ pub enum Reason {
     ParentLost,
     /// The cache was flushed.
     Flushed,
+    /// A restore of pages in front has failed.
+    RestoreFailed,
 }
 
 impl Reason {
     /// Every reason with its name.
-    pub const ALL: [(&'static str, Self); 8] = [
+    pub const ALL: [(&'static str, Self); 9] = [
         ("insert_miss", Self::InsertMiss),
         ("aborted", Self::Aborted),
         ("retracted", Self::Retracted),
@@ -70,6 +72,7 @@ impl Reason {
         ("draft_missing", Self::DraftMissing),
         ("parent_lost", Self::ParentLost),
         ("flushed", Self::Flushed),
+        ("restore_failed", Self::RestoreFailed),
     ];
 
     /// Its name.

@@ -12,4 +12,5 @@ mod table;
 
 pub use ending::Ending;
 pub(crate) use local::{Deadlines, Local};
+pub use table::Kind;
 pub(crate) use table::{Operation, Operations};

@@ -9,7 +9,18 @@ use crate::agreement::OperationId;
 use crate::digest::Digest;
 use crate::ids::{NodeIndex, OperationIndex, PageId, Pages, SlotId};
 
-/// One backup, as all ranks know it.
+/// What an operation is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// A host copy of pages that a forward computes, reserved before it.
+    Transaction,
+    /// A host copy of pages that are in the tree already.
+    LateBackup,
+    /// Device pages for pages that are on the host only.
+    Restore,
+}
+
+/// One backup or restore, as all ranks know it.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) state: State,
@@ -18,18 +29,17 @@ pub(crate) struct Operation {
     pub(crate) end: Option<NodeIndex>,
     /// The depth at which its pages begin.
     pub(crate) first: Pages,
-    /// Where they are copied from.
-    pub(crate) sources: Vec<PageId>,
-    /// Where they are copied to. As long as the sources; what the insertion did not bring is at
-    /// the end and belongs to no node.
+    /// The device pages that its copies read, or write if it is a restore.
+    pub(crate) pages: Vec<PageId>,
+    /// The host slot of each. Those of a backup are its own until its commit, and what the insertion
+    /// did not bring is at the end and belongs to no node. Those of a restore are the tree's.
     pub(crate) slots: Vec<SlotId>,
     /// Backups of pages behind these, which wait for this one.
     pub(crate) children: SmallVec<[OperationId; 2]>,
-    /// Made for pages that were in the tree already.
-    pub(crate) is_late: bool,
+    pub(crate) kind: Kind,
     /// An insertion was given it.
     pub(crate) was_inserted: bool,
-    /// The ends of other locked paths: there are pages on them that it reads.
+    /// The ends of other locked paths: there are pages on them that its copies use.
     pub(crate) reads: SmallVec<[NodeIndex; 1]>,
     /// Not replicated.
     pub(crate) local: Local,
@@ -40,16 +50,17 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    pub(crate) fn new(state: State, first: Pages, sources: Vec<PageId>, slots: Vec<SlotId>) -> Self {
-        debug_assert_eq!(sources.len(), slots.len());
+    pub(crate) fn new(kind: Kind, first: Pages, pages: Vec<PageId>, slots: Vec<SlotId>) -> Self {
+        debug_assert_eq!(pages.len(), slots.len());
+        let state = if kind == Kind::Transaction { State::reserved(false) } else { State::late(false) };
         Self {
             state,
             end: None,
             first,
-            sources,
+            pages,
             slots,
             children: SmallVec::new(),
-            is_late: false,
+            kind,
             was_inserted: false,
             reads: SmallVec::new(),
             local: Local::default(),
@@ -59,11 +70,20 @@ impl Operation {
     }
 
     fn id_bytes(&self) -> usize {
-        self.sources.capacity() * size_of::<PageId>() + self.slots.capacity() * size_of::<SlotId>()
+        self.pages.capacity() * size_of::<PageId>() + self.slots.capacity() * size_of::<SlotId>()
     }
 
-    pub(crate) fn slot_count(&self) -> u32 {
-        u32::try_from(self.slots.len()).expect("no more than there are")
+    pub(crate) fn page_count(&self) -> u32 {
+        u32::try_from(self.pages.len()).expect("no more than there are")
+    }
+
+    /// The host slots that nobody else has.
+    pub(crate) fn own_slots(&self) -> &[SlotId] {
+        if self.kind == Kind::Restore { &[] } else { &self.slots }
+    }
+
+    pub(crate) fn own_slot_count(&self) -> u32 {
+        u32::try_from(self.own_slots().len()).expect("no more than there are")
     }
 }
 
@@ -170,13 +190,13 @@ impl Operations {
         self.free.iter().for_each(|&index| digest.add(u64::from(index)));
         self.places.iter().for_each(|place| digest.add(u64::from(place.generation)));
         for (id, operation) in self.iter() {
-            digest.add(u64::from(operation.is_late) << 1 | u64::from(operation.was_inserted));
+            digest.add((operation.kind as u64) << 1 | u64::from(operation.was_inserted));
             operation.reads.iter().for_each(|node| digest.add(u64::from(node.raw())));
             digest.add(u64::from(id.index) << 32 | u64::from(id.generation));
             operation.state.add_to_digest(digest);
             digest.add_id(operation.end.map(NodeIndex::raw));
             digest.add(u64::from(operation.first.0));
-            operation.sources.iter().for_each(|page| digest.add(u64::from(page.raw())));
+            operation.pages.iter().for_each(|page| digest.add(u64::from(page.raw())));
             operation.slots.iter().for_each(|slot| digest.add(u64::from(slot.raw())));
             operation
                 .children
@@ -197,7 +217,7 @@ mod tests {
     use super::*;
 
     fn operation() -> Operation {
-        Operation::new(State::reserved(false), Pages::ZERO, Vec::new(), Vec::new())
+        Operation::new(Kind::Transaction, Pages::ZERO, Vec::new(), Vec::new())
     }
 
     #[test]

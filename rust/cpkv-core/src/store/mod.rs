@@ -115,6 +115,13 @@ impl PageStore {
         Slice { buffer: self.enter(buffer), start: 0, len: Pages(pages) }
     }
 
+    /// Copies a slice with its rows into a new buffer.
+    pub(crate) fn copy(&mut self, slice: Slice) -> Slice {
+        let copied = self.join(slice.up_to(Pages::ZERO), slice);
+        debug_assert_eq!(copied.len, slice.len);
+        copied
+    }
+
     /// Copies two slices with their rows into a new buffer, one behind the other. The old ones stay.
     pub(crate) fn join(&mut self, front: Slice, back: Slice) -> Slice {
         let part = |slice: Slice| {

@@ -48,6 +48,8 @@ pub(crate) struct Tree {
     name_bytes: usize,
     /// Roots that are kept because something below them is held.
     flushed_roots: usize,
+    /// Nodes that were cut off, and are kept because something at or below them is held.
+    cut_off: usize,
     /// Nodes know the hash of their last page.
     has_hashes: bool,
 }
@@ -67,6 +69,7 @@ impl Tree {
             root_names: HashMap::new(),
             name_bytes: 0,
             flushed_roots: 0,
+            cut_off: 0,
             has_hashes: false,
         }
     }
@@ -108,7 +111,12 @@ impl Tree {
 
     /// Whether something is kept that nothing finds any more.
     pub(crate) fn has_flushed(&self) -> bool {
-        self.flushed_roots > 0
+        self.flushed_roots > 0 || self.cut_off > 0
+    }
+
+    /// Whether nodes were cut off that are still held.
+    pub(crate) fn has_cut_off(&self) -> bool {
+        self.cut_off > 0
     }
 
     /// Forgets all namespaces; returns their roots, which nothing finds any more.
@@ -278,6 +286,10 @@ impl Tree {
     pub(crate) fn set_tiers(&mut self, index: NodeIndex, tiers: Tiers) {
         let node = &mut self.arena[index];
         let before = std::mem::replace(&mut node.state.tiers, tiers);
+        if node.is_flushed {
+            // Cut off: no child of its parent.
+            return;
+        }
         let parent = node.parent.expect("a root has no tiers");
         let parent = &mut self.arena[parent];
         parent.device_children = parent.device_children + u32::from(tiers.device) - u32::from(before.device);
@@ -349,7 +361,9 @@ impl Tree {
     /// nodes.
     pub(crate) fn mergeable_child(&self, index: NodeIndex) -> Option<NodeIndex> {
         let node = &self.arena[index];
-        let (Some(slice), Some(child), 1) = (node.slice, node.first_child, node.children) else {
+        let (Some(slice), Some(child), 1, false) =
+            (node.slice, node.first_child, node.children, self.holds_cut_off(index))
+        else {
             return None;
         };
         let child_node = &self.arena[child];
@@ -366,7 +380,7 @@ impl Tree {
         let node = &self.arena[index];
         let parent = node.parent.filter(|&parent| !self.arena[parent].is_root())?;
         let parent_node = &self.arena[parent];
-        let is_joinable = parent_node.children == 1 && parent_node.state.locks == 0;
+        let is_joinable = parent_node.children == 1 && parent_node.state.locks == 0 && !self.holds_cut_off(parent);
         (is_joinable && self.shape.tokens_of(parent_node.len() + node.len()) <= most).then_some(parent)
     }
 
@@ -387,6 +401,41 @@ impl Tree {
         self.merge_into_child(index);
     }
 
+    /// Whether what was cut off hangs from a node.
+    fn holds_cut_off(&self, index: NodeIndex) -> bool {
+        let node = &self.arena[index];
+        let mut locked = 0;
+        let mut next = node.first_child.filter(|_| self.cut_off > 0);
+        while let Some(child) = next {
+            locked += u32::from(self.arena[child].is_locked());
+            next = self.arena[child].next_sibling;
+        }
+        self.cut_off > 0 && node.locked_children > locked
+    }
+
+    /// Cuts a held node off with everything below it, so that nothing finds it any more. It goes on
+    /// holding what is in front of it, and goes when it is held no more.
+    pub(crate) fn cut_off(&mut self, index: NodeIndex) {
+        debug_assert!(self.arena[index].is_locked() && !self.arena[index].is_flushed);
+        let parent = self.arena[index].parent.expect("a root is flushed");
+        self.unlink_from_parent(index);
+        self.arena[parent].locked_children += 1;
+        self.arena[index].is_flushed = true;
+        self.cut_off += 1;
+    }
+
+    /// Hangs a node with the same pages as `original` below `parent`, in no tier. The rows are copied.
+    pub(crate) fn attach_copy(&mut self, original: NodeIndex, parent: NodeIndex) -> NodeIndex {
+        let from = &self.arena[original];
+        let slice = self.store.copy(from.slice());
+        let mut node = Node::new(Some(slice), from.end, from.state.usage);
+        (node.first_page_hash, node.end_hash, node.successor) = (from.first_page_hash, from.end_hash, from.successor);
+        let index = self.arena.insert(node);
+        self.link_to_buffer(index, slice.buffer);
+        self.link_to_parent(index, parent);
+        index
+    }
+
     /// Cuts the last `pages` pages off a node that has no children and is longer than that.
     pub(crate) fn cut_tail(&mut self, index: NodeIndex, pages: Pages) {
         let kept = self.arena[index].len() - pages;
@@ -405,7 +454,11 @@ impl Tree {
     pub(crate) fn remove(&mut self, index: NodeIndex) {
         let slice = self.arena[index].slice();
         debug_assert!(self.arena[index].children == 0 && !self.arena[index].is_locked());
-        self.unlink_from_parent(index);
+        if self.arena[index].is_flushed {
+            self.cut_off -= 1;
+        } else {
+            self.unlink_from_parent(index);
+        }
         self.unlink_from_buffer(index);
         self.arena.remove(index);
         self.store.release(slice.buffer, slice.len);
@@ -530,7 +583,7 @@ impl Tree {
             digest.add_id(node.parent.map(NodeIndex::raw));
             digest.add(u64::from(node.end.0));
             digest.add(u64::from(node.state.locks));
-            digest.add_id(node.state.backup.map(OperationIndex::raw));
+            digest.add_id(node.state.pending.map(OperationIndex::raw));
             digest.add(u64::from(node.is_flushed));
             let Usage { created, last_access, hits, priority } = node.state.usage;
             digest.add(created);
@@ -554,8 +607,15 @@ impl Tree {
     pub(crate) fn check(&self, problems: &mut Vec<String>) {
         let mut live: HashMap<BufferIndex, u32> = HashMap::new();
         let mut roots = 0;
+        let mut cut_off: HashMap<NodeIndex, u32> = HashMap::new();
+        for parent in self.arena.iter().filter(|(_, node)| node.is_flushed).filter_map(|(_, node)| node.parent) {
+            *cut_off.entry(parent).or_default() += 1;
+        }
+        if cut_off.values().sum::<u32>() as usize != self.cut_off {
+            problems.push(format!("{cut_off:?} cut off, {} counted", self.cut_off));
+        }
         for (index, node) in self.arena.iter() {
-            self.check_children(index, node, problems);
+            self.check_children(index, node, cut_off.get(&index).copied().unwrap_or(0), problems);
             let Some(slice) = node.slice else {
                 roots += 1;
                 if index != self.default_root && node.children == 0 && !node.is_locked() {
@@ -575,11 +635,17 @@ impl Tree {
                 problems.push(format!("{index:?}: stale first page hash"));
             }
             let parent = node.parent.expect("checked above");
+            if node.is_flushed {
+                if !node.is_locked() {
+                    problems.push(format!("{index:?}: cut off, and nobody holds it"));
+                }
+                continue;
+            }
             if self.children.find(parent, node.first_page_hash, |other| other == index).is_none() {
                 problems.push(format!("{index:?}: not in the child index"));
             }
         }
-        if self.children.len() + roots != self.arena.len() {
+        if self.children.len() + roots + self.cut_off != self.arena.len() {
             problems.push(format!("{} index entries for {} nodes", self.children.len(), self.arena.len()));
         }
         if roots != self.namespaces() + self.flushed_roots || self.root_names.len() != self.roots.len() {
@@ -588,8 +654,9 @@ impl Tree {
         self.store.check(|buffer| live.get(&buffer).copied().unwrap_or(0), problems);
     }
 
-    fn check_children(&self, index: NodeIndex, node: &Node, problems: &mut Vec<String>) {
-        let (mut children, mut device, mut mirrors, mut locked, mut previous) = (0, 0, 0, 0, None);
+    /// `cut_off` nodes hang from it that are not its children.
+    fn check_children(&self, index: NodeIndex, node: &Node, cut_off: u32, problems: &mut Vec<String>) {
+        let (mut children, mut device, mut mirrors, mut locked, mut previous) = (0, 0, 0, cut_off, None);
         let mut next = node.first_child;
         while let Some(child) = next {
             let child_node = &self.arena[child];

@@ -51,8 +51,9 @@ pub(crate) struct NodeState {
     pub(crate) tiers: Tiers,
     /// Leases and operations that end at the node.
     pub(crate) locks: u32,
-    /// The backup that will give the node its host copy, if it is committed.
-    pub(crate) backup: Option<OperationIndex>,
+    /// The operation that copies the node's pages: a backup that will give it its host copy, or a
+    /// restore that fills its device pages.
+    pub(crate) pending: Option<OperationIndex>,
 }
 
 /// One run of pages. A root has no slice and no pages, and is where a namespace begins.
@@ -82,7 +83,8 @@ pub(crate) struct Node {
     pub(crate) mirror_children: u32,
     pub(crate) locked_children: u32,
     pub(crate) heaps: HeapPlaces,
-    /// For a root: its namespace was flushed, and nothing finds it any more.
+    /// Nothing finds it any more: the root of a namespace that was flushed, or the first of what
+    /// relied on a restore that failed. The latter is no child of its parent, which it still holds.
     pub(crate) is_flushed: bool,
 }
 

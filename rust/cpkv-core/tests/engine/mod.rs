@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use cpkv_core::{CacheManager, OperationId};
+use cpkv_core::{CacheManager, Error, OperationId, OperationKind};
 
 /// What is kept of a page, one item for each layer of each component.
 pub(crate) const ITEMS: usize = 3;
@@ -24,8 +24,16 @@ pub(crate) type Content = [u64; ITEMS];
 struct Copy {
     operation: OperationId,
     item: usize,
+    /// Device pages and host slots.
     pages: Vec<(u32, u32)>,
+    way: Way,
     fails: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    ToHost,
+    ToDevice,
 }
 
 /// The memory, streams and copies of one rank.
@@ -62,13 +70,19 @@ impl Engine {
         pages: Vec<(u32, u32)>,
         fails: bool,
     ) {
+        let kind = cache.operation_kind(operation).unwrap();
+        let way = if kind == OperationKind::Restore { Way::ToDevice } else { Way::ToHost };
         let stream = usize::from(item >= TARGET_ITEMS);
         if pages.is_empty() {
             return;
         }
+        match cache.submitted(operation, stream, self.submitted[stream] + 1) {
+            // The deadline came first; what is refused must not be queued.
+            Err(Error::Closed { .. }) if kind == OperationKind::Restore => return,
+            done => done.unwrap(),
+        }
         self.submitted[stream] += 1;
-        self.queues[stream].push_back(Copy { operation, item, pages, fails });
-        cache.submitted(operation, stream, self.submitted[stream]).unwrap();
+        self.queues[stream].push_back(Copy { operation, item, pages, way, fails });
     }
 
     /// The next copy of a stream lands, or fails. The word is not written yet.
@@ -79,8 +93,12 @@ impl Engine {
             cache.copy_failed(copy.operation).unwrap();
         } else {
             for (page, slot) in copy.pages {
-                let value = self.device.get(&page).map_or(SCRIBBLE, |content| content[copy.item]);
-                self.host.entry(slot).or_insert([SCRIBBLE; ITEMS])[copy.item] = value;
+                let device = self.device.entry(page).or_insert([SCRIBBLE; ITEMS]);
+                let host = self.host.entry(slot).or_insert([SCRIBBLE; ITEMS]);
+                match copy.way {
+                    Way::ToHost => host[copy.item] = device[copy.item],
+                    Way::ToDevice => device[copy.item] = host[copy.item],
+                }
             }
         }
         self.landed[stream] += 1;

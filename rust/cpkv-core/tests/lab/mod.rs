@@ -112,6 +112,12 @@ impl Lab {
         let first = lease.device_pages().0;
         let all = self.cache.shape().pages_in(Tokens(tokens.len())).0;
         let pages = self.take_pages(first, all);
+        self.go_on_with(tokens, lease, pages)
+    }
+
+    /// The same with pages of its own.
+    pub(crate) fn go_on_with(&mut self, tokens: &[i64], lease: Lease, pages: Vec<i64>) -> Request {
+        let first = lease.device_pages().0;
         let reserved = self.cache.reserve(Prefill { tokens, device_pages: &pages, lease: &lease }).unwrap();
         self.check();
         Request { tokens: tokens.to_vec(), lease: Some(lease), pages, reserved, first }
@@ -169,7 +175,7 @@ impl Lab {
         self.cache.operation_state(id).map(|state| state.phase)
     }
 
-    fn submit(&mut self, id: OperationId, item: usize, fails: bool) {
+    pub(crate) fn submit(&mut self, id: OperationId, item: usize, fails: bool) {
         let (pages, slots) = self.cache.plan(id).unwrap();
         let plan = pages.iter().zip(slots).map(|(page, slot)| (page.raw(), slot.raw())).collect();
         self.engine.submit(&mut self.cache, id, item, plan, fails);
@@ -251,7 +257,7 @@ impl Lab {
     }
 
     /// What the forward writes for a page.
-    fn content(&self, tokens: &[i64], page: u32) -> Content {
+    pub(crate) fn content(&self, tokens: &[i64], page: u32) -> Content {
         let shape = self.cache.shape();
         let end = shape.tokens_of(Pages(page + 1)).0 + shape.successor_tokens();
         let last = tokens[end - 1];

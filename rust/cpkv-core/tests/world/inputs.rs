@@ -5,7 +5,7 @@ use cpkv_core::{CacheConfig, Copies, KeyKind, Namespace, Policy, PoolOwner, Writ
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use crate::engine::STREAMS;
+use crate::engine::{ITEMS, STREAMS};
 
 pub(crate) const NAMESPACES: u8 = 3;
 
@@ -21,6 +21,8 @@ pub(crate) enum Action {
         namespace: u8,
         priority: i32,
         reserves: bool,
+        /// Items of what is restored that are submitted at once.
+        loads: usize,
     },
     Go {
         request: Index,
@@ -31,6 +33,13 @@ pub(crate) enum Action {
         stream: usize,
         acknowledged: bool,
     },
+    /// A whole request, with nothing in between but its restore.
+    Serve {
+        prompt: Vec<i64>,
+        namespace: u8,
+    },
+    /// Every copy lands, and the ranks hear of it.
+    Settle,
     Tick {
         skipped: u8,
     },
@@ -53,6 +62,10 @@ pub(crate) enum Action {
 /// What happens to a request that was started.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
+    /// Submits the next item of what the request restores.
+    Load {
+        fails: bool,
+    },
     Compute {
         fails: bool,
     },
@@ -81,6 +94,7 @@ pub(crate) enum Step {
 fn steps() -> impl Strategy<Value = Step> {
     let pages = || prop_oneof![3 => Just(u32::MAX), 1 => 0..4u32];
     prop_oneof![
+        4 => prop::bool::weighted(0.1).prop_map(|fails| Step::Load { fails }),
         12 => prop::bool::weighted(0.05).prop_map(|fails| Step::Compute { fails }),
         6 => prop::bool::weighted(0.9).prop_map(|draft_ran| Step::ForwardEnd { draft_ran }),
         7 => pages().prop_map(|pages| Step::Insert { pages }),
@@ -94,22 +108,26 @@ fn steps() -> impl Strategy<Value = Step> {
 
 pub(crate) fn actions() -> impl Strategy<Value = Action> {
     let run = (prop::sample::select(vec![7i64, 8, -1]), 1usize..6);
-    let prompt = prop::collection::vec(run, 1..4)
-        .prop_map(|runs| runs.into_iter().flat_map(|(token, count)| vec![token; count]).collect::<Vec<i64>>());
-    let namespace = prop_oneof![4 => Just(0), 1 => 1..NAMESPACES];
+    let prompt = || {
+        prop::collection::vec(run.clone(), 1..4)
+            .prop_map(|runs| runs.into_iter().flat_map(|(token, count)| vec![token; count]).collect::<Vec<i64>>())
+    };
+    let namespace = || prop_oneof![4 => Just(0), 1 => 1..NAMESPACES];
     let index = any::<Index>;
     prop_oneof![
-        8 => (prompt, namespace, -1i32..2, prop::bool::weighted(0.9)).prop_map(
-            |(prompt, namespace, priority, reserves)| Action::Start { prompt, namespace, priority, reserves }
+        10 => (prompt(), namespace(), -1i32..2, prop::bool::weighted(0.9), 0..=ITEMS).prop_map(
+            |(prompt, namespace, priority, reserves, loads)| Action::Start { prompt, namespace, priority, reserves, loads }
         ),
         41 => (index(), steps()).prop_map(|(request, step)| Action::Go { request, step }),
+        5 => (prompt(), namespace()).prop_map(|(prompt, namespace)| Action::Serve { prompt, namespace }),
+        2 => Just(Action::Settle),
         12 => (index(), 0..STREAMS, prop::bool::weighted(0.8))
             .prop_map(|(rank, stream, acknowledged)| Action::Land { rank, stream, acknowledged }),
         9 => any::<u8>().prop_map(|skipped| Action::Tick { skipped }),
-        1 => (index(), prop_oneof![3 => 0u64..10, 1 => 20u64..60])
+        2 => (index(), prop_oneof![3 => 0u64..10, 2 => 20u64..60])
             .prop_map(|(rank, time_ns)| Action::Wait { rank, time_ns }),
         1 => index().prop_map(|operation| Action::Abort { operation }),
-        1 => (index(), 0u32..4).prop_map(|(lane, count)| Action::Evict { lane, count }),
+        5 => (index(), 0u32..12).prop_map(|(lane, count)| Action::Evict { lane, count }),
         1 => prop::bool::weighted(0.2).prop_map(|flush| if flush { Action::Flush } else { Action::Tick { skipped: 0 } }),
     ]
 }
@@ -126,6 +144,11 @@ impl Setup {
     /// Whether `rank` has its share of a page or slot.
     pub(crate) fn is_on(&self, rank: usize, page: u32) -> bool {
         self.ranks == 1 || self.config.lanes == 1 || page % self.ranks == u32::try_from(rank).unwrap()
+    }
+
+    pub(crate) fn config_of(&self, rank: u32) -> CacheConfig {
+        let is_striped = self.ranks > 1 && self.config.lanes > 1;
+        CacheConfig { own_lane: is_striped.then_some(rank), ..self.config.clone() }
     }
 
     pub(crate) fn lanes(&self) -> u32 {

@@ -74,7 +74,7 @@ fn same<T: PartialEq + std::fmt::Debug>(answers: impl IntoIterator<Item = T>) ->
 impl World {
     pub(crate) fn new(setup: &Setup) -> Self {
         Self {
-            caches: (0..setup.ranks).map(|_| CacheManager::new(&setup.config).unwrap()).collect(),
+            caches: (0..setup.ranks).map(|rank| CacheManager::new(&setup.config_of(rank)).unwrap()).collect(),
             engines: (0..setup.ranks).map(|_| Engine::default()).collect(),
             tally: Tally::new(setup.ranks),
             entry: Vec::new(),
@@ -142,8 +142,11 @@ impl World {
 
     pub(crate) fn act(&mut self, action: &Action) {
         match action {
-            Action::Start { prompt, namespace, priority, reserves } => {
-                self.start(prompt, *namespace, *priority, *reserves);
+            Action::Start { prompt, namespace, priority, reserves, loads } => {
+                if self.start(prompt, *namespace, *priority, *reserves) {
+                    let request = self.requests.len() - 1;
+                    (0..*loads).for_each(|_| self.load(request, false));
+                }
             }
             Action::Go { request, step } => {
                 if !self.requests.is_empty() {
@@ -157,6 +160,8 @@ impl World {
                     self.engines[rank].acknowledge(*stream);
                 }
             }
+            Action::Serve { prompt, namespace } => self.serve(prompt, *namespace),
+            Action::Settle => self.settle(),
             Action::Tick { skipped } => self.tick(*skipped),
             Action::Wait { rank, time_ns } => {
                 let rank = rank.index(self.caches.len());
@@ -188,8 +193,13 @@ impl World {
 
     fn go(&mut self, index: usize, step: &Step) {
         match *step {
-            Step::Compute { fails } => self.compute(index, fails),
-            Step::ForwardEnd { draft_ran } => self.forward_end(index, draft_ran),
+            Step::Load { fails } => self.load(index, fails),
+            Step::Compute { fails } => {
+                self.compute(index, fails);
+            }
+            Step::ForwardEnd { draft_ran } => {
+                self.forward_end(index, draft_ran);
+            }
             Step::Insert { pages } => self.insert(index, pages),
             Step::InsertAlone { pages } => self.insert_alone(index, pages),
             Step::InsertRest => self.insert_rest(index),

@@ -2,7 +2,7 @@
 //! at once or in parts, and it may go on from there.
 
 use cpkv_core::machine::Reason;
-use cpkv_core::{Lease, OperationId, Prefill, Reserved, Tokens};
+use cpkv_core::{Error, Lease, OperationId, Pages, Prefill, Reserved, Tokens};
 
 use super::inputs::namespace;
 use super::{World, raw, same};
@@ -26,13 +26,17 @@ pub(super) struct Request {
     /// Pages that its insertion did not bring.
     rest: Vec<i64>,
     pub(super) transaction: Option<OperationId>,
+    /// What it restores, and how many items of that were submitted.
+    restores: Vec<OperationId>,
+    loaded: usize,
     stage: Stage,
     /// Items computed so far.
     items: usize,
 }
 
 impl World {
-    pub(super) fn start(&mut self, prompt: &[i64], space: u8, priority: i32, reserves: bool) {
+    /// False if there was no room for it.
+    pub(super) fn start(&mut self, prompt: &[i64], space: u8, priority: i32, reserves: bool) -> bool {
         let limit = Some(Tokens(prompt.len().saturating_sub(1)));
         let lock = |cache: &mut cpkv_core::CacheManager| {
             let hit = cache.match_prefix(prompt, &namespace(space), limit);
@@ -52,19 +56,14 @@ impl World {
             for (cache, lease) in self.caches.iter_mut().zip(leases) {
                 cache.release(lease);
             }
-            return;
+            return false;
         };
-        // Restored at once.
         let new = pages.split_off(slots.len());
-        for (&page, &slot) in pages.iter().zip(&slots) {
-            for engine in &mut self.engines {
-                let content = engine.host.get(&slot).copied().unwrap_or([SCRIBBLE; ITEMS]);
-                engine.device.insert(u32::try_from(page).unwrap(), content);
-            }
-        }
         let restore = self.caches.iter_mut().zip(&mut leases);
-        let duplicates = same(restore.map(|(cache, lease)| cache.restore(lease, &pages).unwrap().duplicates));
-        self.free_pages(&raw(&duplicates));
+        let restored = same(restore.map(|(cache, lease)| cache.restore(lease, &pages).unwrap()));
+        self.seen.note("restores", restored.operations.len());
+        self.seen.note("pages that another request restores", restored.duplicates.len());
+        self.free_pages(&raw(&restored.duplicates));
         let transaction = if reserves { self.reserve(prompt, &new, &leases) } else { None };
         self.requests.push(Request {
             space,
@@ -74,9 +73,95 @@ impl World {
             first: held,
             rest: Vec::new(),
             transaction,
+            restores: restored.operations,
+            loaded: 0,
             stage: Stage::Computing,
             items: 0,
         });
+        true
+    }
+
+    /// A request from its start to its release; one that has to wait for others is given up.
+    pub(super) fn serve(&mut self, prompt: &[i64], space: u8) {
+        if !self.start(prompt, space, 0, true) {
+            return;
+        }
+        let index = self.requests.len() - 1;
+        (0..ITEMS).for_each(|_| self.load(index, false));
+        if !self.requests[index].restores.is_empty() {
+            self.settle();
+        }
+        let requests = self.requests.len();
+        if self.forward_end(index, true) {
+            self.insert(index, u32::MAX);
+        }
+        if self.requests.len() == requests {
+            self.release(index);
+        }
+    }
+
+    /// Submits the next item of what a request restores.
+    pub(super) fn load(&mut self, index: usize, fails: bool) {
+        let request = &mut self.requests[index];
+        let item = request.loaded;
+        if item == ITEMS {
+            return;
+        }
+        request.loaded += 1;
+        for id in request.restores.clone() {
+            if !self.is_alive(id) {
+                continue;
+            }
+            self.submit(id, item, fails);
+            self.all(|cache| cache.layer_submitted(id, u32::try_from(item).unwrap()).unwrap());
+            if item + 1 == ITEMS {
+                self.all(|cache| cache.submitted_all(id).unwrap());
+            }
+        }
+    }
+
+    /// Whether a request can read an item of everything that it holds, which is then what was written.
+    fn can_read(&mut self, index: usize, item: usize) -> bool {
+        let request = &self.requests[index];
+        let layer = u32::try_from(item).unwrap();
+        let ranks = self.caches.iter().zip(&self.engines).zip(&request.leases);
+        let has_landed =
+            ranks.map(|((cache, engine), lease)| cache.layer_has_landed(lease, layer, &engine.acks).unwrap());
+        if !has_landed.collect::<Vec<_>>().iter().all(|&landed| landed) {
+            self.seen.note("waits for a restore", 1);
+            return false;
+        }
+        let pages = self.caches[0].leased_pages(&request.leases[0], Pages::ZERO);
+        assert_eq!(pages.len(), request.leases[0].device_pages().index());
+        for (place, page) in pages.iter().enumerate() {
+            let expected = self.content(request.space, &request.prompt, place)[item];
+            for (rank, engine) in self.engines.iter().enumerate() {
+                let is_right = engine.device.get(&page.raw()).is_some_and(|content| content[item] == expected);
+                assert!(is_right || !self.setup.is_on(rank, page.raw()), "item {item} of page {place} is not there");
+            }
+        }
+        true
+    }
+
+    /// A request whose restore has failed can do nothing any more, and is given up; true if it was one.
+    fn give_up_if_lost(&mut self, index: usize) -> bool {
+        let request = &mut self.requests[index];
+        if !same(self.caches.iter().zip(&request.leases).map(|(cache, lease)| cache.is_lost(lease))) {
+            return false;
+        }
+        self.seen.note("lost leases", 1);
+        for (cache, lease) in self.caches.iter_mut().zip(&mut request.leases) {
+            let digest = cache.digest();
+            let pages = &request.pages;
+            assert!(matches!(cache.insert(&request.prompt, pages, lease), Err(Error::RestoreFailed)));
+            assert!(matches!(cache.restore(lease, &[]), Err(Error::RestoreFailed)));
+            let prefill = Prefill { tokens: &request.prompt, device_pages: pages, lease };
+            assert!(matches!(cache.reserve(prefill), Err(Error::RestoreFailed)));
+            assert!(matches!(cache.layer_has_landed(lease, 0, &[]), Err(Error::RestoreFailed)));
+            assert_eq!(cache.digest(), digest);
+        }
+        self.release(index);
+        true
     }
 
     /// The lanes of the pages of `prompt` from `first` on.
@@ -98,12 +183,16 @@ impl World {
     }
 
     /// Computes the next item of a request's pages and submits its copy.
-    pub(super) fn compute(&mut self, index: usize, fails: bool) {
-        let request = &self.requests[index];
-        let item = request.items;
-        if request.stage != Stage::Computing || item == ITEMS {
-            return;
+    /// False if it has to wait, or could do nothing.
+    pub(super) fn compute(&mut self, index: usize, fails: bool) -> bool {
+        let item = self.requests[index].items;
+        if self.requests[index].stage != Stage::Computing || item == ITEMS {
+            return false;
         }
+        if self.give_up_if_lost(index) || !self.can_read(index, item) {
+            return false;
+        }
+        let request = &self.requests[index];
         for (place, &page) in (request.first..).zip(&request.pages) {
             let content = self.content(request.space, &request.prompt, place);
             for engine in &mut self.engines {
@@ -116,6 +205,7 @@ impl World {
             self.submit(id, item, fails);
         }
         self.requests[index].items += 1;
+        true
     }
 
     /// Submits an item of an operation on all ranks; a failing copy fails on the last.
@@ -129,12 +219,15 @@ impl World {
         }
     }
 
-    pub(super) fn forward_end(&mut self, index: usize, draft_ran: bool) {
+    /// False if it has to wait, or could do nothing.
+    pub(super) fn forward_end(&mut self, index: usize, draft_ran: bool) -> bool {
         if self.requests[index].stage != Stage::Computing {
-            return;
+            return false;
         }
         while self.requests[index].items < if draft_ran { ITEMS } else { TARGET_ITEMS } {
-            self.compute(index, false);
+            if !self.compute(index, false) {
+                return false;
+            }
         }
         let request = &mut self.requests[index];
         request.stage = Stage::Ended;
@@ -146,15 +239,16 @@ impl World {
             // Nothing may be inserted whose draft state was never written.
             self.release(index);
         }
+        draft_ran
     }
 
     /// Inserts the pages of a request, or only the first `most` of them.
     pub(super) fn insert(&mut self, index: usize, most: u32) {
         let shape = self.caches[0].shape();
-        let request = &mut self.requests[index];
-        if request.stage != Stage::Ended {
+        if self.requests[index].stage != Stage::Ended || self.give_up_if_lost(index) {
             return;
         }
+        let request = &mut self.requests[index];
         let mut pages = std::mem::take(&mut request.pages);
         let mut end = request.prompt.len();
         if pages.len() > most as usize {
@@ -178,6 +272,9 @@ impl World {
 
     /// Inserts what an insertion left, with the same lease.
     pub(super) fn insert_rest(&mut self, index: usize) {
+        if self.give_up_if_lost(index) {
+            return;
+        }
         let request = &mut self.requests[index];
         let (end, rest) = (request.prompt.len(), std::mem::take(&mut request.rest));
         if !rest.is_empty() {
@@ -203,6 +300,10 @@ impl World {
         if request.stage != Stage::Inserted || !request.rest.is_empty() || request.prompt.len() > 40 {
             return;
         }
+        if self.give_up_if_lost(index) {
+            return;
+        }
+        let request = &self.requests[index];
         let first = request.leases[0].pages().index();
         assert_eq!(request.leases[0].device_pages().index(), first);
         let mut prompt = request.prompt.clone();
@@ -218,14 +319,19 @@ impl World {
             self.requests.push(request);
         } else {
             self.seen.note("decoded pages", request.pages.len());
-            self.forward_end(index, true);
-            self.insert(index, u32::MAX);
+            if self.forward_end(index, true) {
+                self.insert(index, u32::MAX);
+            }
         }
     }
 
     pub(super) fn release(&mut self, index: usize) {
         let request = self.requests.swap_remove(index);
         if let Some(id) = request.transaction {
+            self.all(|cache| cache.abort(id, Reason::Aborted).unwrap());
+        }
+        // What was begun is left to the deadline.
+        for id in request.restores.into_iter().filter(|_| request.loaded == 0) {
             self.all(|cache| cache.abort(id, Reason::Aborted).unwrap());
         }
         self.free_pages(&request.pages);

@@ -18,6 +18,7 @@ impl World {
             *now_ns += 1;
         }
         self.seen.note("commits", report.committed.len());
+        self.seen.note("restored", report.restored.len());
         for rolled_back in &report.rolled_back {
             self.seen.note(rolled_back.reason.name(), 1);
         }
@@ -30,6 +31,16 @@ impl World {
                 }
                 self.all(|cache| cache.submitted_all(id).unwrap());
             }
+        }
+    }
+
+    /// Every copy lands, and the ranks hear of it.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..3 {
+            for (engine, cache) in self.engines.iter_mut().zip(&mut self.caches) {
+                engine.finish(cache);
+            }
+            self.tick(0);
         }
     }
 

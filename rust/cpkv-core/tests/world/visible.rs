@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use cpkv_core::{CacheEvent, CacheManager, KeyKind};
+use cpkv_core::{CacheEvent, CacheManager, KeyKind, OperationId, OperationKind};
 
 use super::World;
 use super::inputs::{NAMESPACES, namespace};
@@ -83,6 +83,9 @@ impl World {
         let mut spaces: HashMap<u32, u8> = HashMap::new();
         let mut waiting: HashSet<u32> = HashSet::new();
         let mut flushed: HashSet<u32> = HashSet::new();
+        let mut lost: HashSet<u32> = HashSet::new();
+        let restores = dump.operations.iter().filter(|one| one.kind == OperationKind::Restore);
+        let restores: HashSet<OperationId> = restores.map(|one| one.operation).collect();
         for node in &dump.nodes {
             let Some(parent) = node.parent else {
                 if node.is_flushed {
@@ -101,11 +104,16 @@ impl World {
             prefix.extend(&node.tokens);
             prefixes.insert(node.index, prefix.clone());
             let waits = waiting.contains(&parent);
-            if waits || node.backup.is_some() {
+            if waits || node.operation.is_some() {
                 waiting.insert(node.index);
             }
             prefix.extend(node.successor);
-            if flushed.contains(&parent) {
+            let is_cut_off = node.is_flushed || lost.contains(&parent);
+            if is_cut_off {
+                self.seen.note("nodes that were cut off", 1);
+                lost.insert(node.index);
+            }
+            if is_cut_off || flushed.contains(&parent) {
                 flushed.insert(node.index);
             } else {
                 let hashes = self.caches[0].page_hashes(&prefix, &namespace(space));
@@ -119,6 +127,11 @@ impl World {
             let first = node.end.index() - node.tokens.len() / self.setup.page_tokens();
             for (page, slot) in (first..).zip(&node.host_slots) {
                 self.check_host(space, &prefix, page, slot.raw());
+            }
+            // What is being restored is waited for by whoever reads it, and what was cut off is read by
+            // nobody.
+            if is_cut_off || node.operation.is_some_and(|id| restores.contains(&id)) {
+                continue;
             }
             for (page, device) in (first..).zip(&node.device_pages) {
                 self.check_device(space, &prefix, page, device.raw());
