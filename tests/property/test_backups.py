@@ -18,13 +18,13 @@ from manual_engine import LAYERS, STREAMS, TARGET_LAYERS, ManualEngine, contents
 class Request:
     """A request between its start and its release."""
 
-    def __init__(self, tokens, lease, pages, first, transaction, restores):
+    def __init__(self, tokens, lease, pages, first, transaction):
         self.tokens = tokens
         self.lease = lease
         self.pages = pages
         self.first = first
         self.transaction = transaction
-        self.restores = restores
+        self.restores = []
         self.loaded = 0
         self.layers = 0
         self.stage = "computing"
@@ -89,7 +89,8 @@ class Backups(RuleBasedStateMachine):
         if reserves:
             (transaction,) = self.cache.reserve([(tokens, new, lease)])
             self.engine.host[:, list(transaction.plan()[1])] = 0xEE
-        request = Request(tokens, lease, new, held, transaction, answer.operations)
+        request = Request(tokens, lease, new, held, transaction)
+        request.restores = answer.operations
         self.alive.append(request)
         return request
 
@@ -206,14 +207,14 @@ class Backups(RuleBasedStateMachine):
         """Whole requests, each with nothing in between but what it restores."""
         for prompt in prompts:
             started = len(self.alive)
-            self.start([(token, 1) for token in prompt], True, part_pages)
+            self.start(runs=[(token, 1) for token in prompt], reserves=True, part_pages=part_pages)
             if len(self.alive) == started:
                 continue
             request = self.alive[-1]
-            self.load(request, LAYERS, False)
+            self.load(request, layers=LAYERS, fails=False)
             self.settle()
-            self.end_forward(request, True)
-            self.insert(request, 99)
+            self.end_forward(request, draft_runs=True)
+            self.insert(request, most=99)
             self.release(request)
         self.settle()
 
