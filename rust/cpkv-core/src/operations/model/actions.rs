@@ -2,7 +2,7 @@
 
 use stateright::{Model, Property};
 
-use super::rank::{Family, Rank};
+use super::rank::{Family, Rank, STREAMS};
 use super::world::World;
 use super::{Parents, Setup, checks};
 use crate::operations::machine::{Phase, Reason};
@@ -81,7 +81,7 @@ impl Setup {
             actions.push(Action::Submit(rank));
         }
         let mut is_flying = false;
-        for stream in (0..self.streams).filter(|&stream| world.next_landing(number, stream).is_some()).map(small) {
+        for stream in (0..2 * STREAMS).filter(|&stream| world.next_landing(number, stream).is_some()).map(small) {
             is_flying = true;
             actions.push(Action::Land { rank, stream });
             if world.faults.has(|faults| &mut faults.losses) {
@@ -128,7 +128,7 @@ impl Setup {
                 }
             }
         }
-        if world.faults.flushes > 0 && it.backups.iter().any(|backup| backup.state.is_alive()) {
+        if world.faults.flushes > 0 && it.backups.iter().any(|backup| backup.state.is_alive() && !backup.is_restore) {
             actions.push(Action::Tick { rank, operation: TreeOperation::Flush });
         }
     }

@@ -24,7 +24,11 @@ const ONE_STRAY: Faults = Faults { strays: 1, together: 1, ..Faults::NONE };
 /// The checker finds a history of 2 ranks, as short as can be, that violates the property.
 #[track_caller]
 fn is_found(property: &'static str, backups: usize, faults: Faults, rules: Rules) {
-    let setup = Setup { rules, ..Setup::new(2, backups, faults) };
+    is_found_in(property, Setup { rules, ..Setup::new(2, backups, faults) });
+}
+
+#[track_caller]
+fn is_found_in(property: &'static str, setup: Setup) {
     let wanted = HasDiscoveries::AllOf([property].into());
     let checker = setup.checker().threads(1).finish_when(wanted).spawn_bfs().join();
     let found = checker.discovery(property);
@@ -59,6 +63,15 @@ fn commit_before_the_parent() {
         step(State { waits_for_parent: state.waits_for_parent && event != Event::Bound, ..state }, event)
     }
     is_found(checks::PARENT_FIRST, 2, Faults::NONE, Rules { step: broken, ..Rules::PRODUCT });
+}
+
+#[test]
+fn commit_before_the_restore_in_front() {
+    fn broken(state: State, event: Event) -> (State, Effects) {
+        step(State { waits_for_parent: state.waits_for_parent && event != Event::Bound, ..state }, event)
+    }
+    let rules = Rules { step: broken, ..Rules::PRODUCT };
+    is_found_in(checks::PARENT_FIRST, Setup { restores: 1, rules, ..Setup::new(2, 2, Faults::NONE) });
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use stateright::{Model, Property};
 
 use super::Setup;
-use super::rank::{Backup, Broken, Rank, id};
+use super::rank::{Backup, Broken, Copied, Rank, id};
 use super::world::World;
 use crate::agreement::Ruling;
 use crate::operations::machine::{Phase, Reason};
@@ -34,7 +34,9 @@ pub(super) struct Sometimes {
 impl Setup {
     /// The bit of each of [`SOMETIMES`] that is not among `lacks`.
     pub(super) fn wanted(&self) -> u32 {
-        let bits = SOMETIMES.iter().enumerate().filter(|(_, it)| !self.lacks.contains(&it.name));
+        let is_wanted =
+            |it: &Sometimes| !self.lacks.contains(&it.name) && (self.restores > 0 || !it.name.contains("restore"));
+        let bits = SOMETIMES.iter().enumerate().filter(|(_, it)| is_wanted(it));
         bits.map(|(bit, _)| 1 << bit).sum()
     }
 
@@ -79,8 +81,8 @@ fn always() -> Vec<Property<Setup>> {
     ]
 }
 
-/// All that is to be met, each in some world.
-pub(super) const SOMETIMES: [Sometimes; 25] = [
+/// All that is to be met, each in some world; what has a restore in its name, where there are restores.
+pub(super) const SOMETIMES: [Sometimes; 28] = [
     Sometimes { name: "reserved", condition: |_, world| any(world, |_, it| it.state.phase == Phase::Reserved) },
     Sometimes { name: "pending", condition: |_, world| any(world, |_, it| it.state.phase == Phase::Pending) },
     Sometimes { name: "committed", condition: |_, world| any(world, |_, it| it.state.phase == Phase::Committed) },
@@ -131,6 +133,30 @@ pub(super) const SOMETIMES: [Sometimes; 25] = [
         name: "rolled back with a copy not yet submitted",
         condition: |_, world| {
             any(world, |_, it| it.done.rolled_back && it.state.is_open() && it.copies == <[_; 2]>::default())
+        },
+    },
+    Sometimes {
+        name: "restore landed on this rank, and a backup behind it as well",
+        condition: |_, world| {
+            let copied = |it: &Backup| it.copies.contains(&Copied::Landed) && !it.is_flying();
+            world.living().any(|rank| {
+                let (mut restores, mut backups) = (false, false);
+                for it in rank.backups.iter().filter(|it| it.state.is_alive() && copied(it)) {
+                    restores |= it.is_restore;
+                    backups |= !it.is_restore;
+                }
+                restores && backups
+            })
+        },
+    },
+    Sometimes { name: "behind a failed restore", condition: |_, world| is_met(world, Reason::RestoreFailed) },
+    Sometimes {
+        name: "restore over before what is behind it",
+        condition: |_, world| {
+            world.living().any(|rank| {
+                let is_over = rank.backups.iter().any(|it| it.is_restore && it.done.committed);
+                is_over && rank.backups.iter().any(|it| !it.is_restore && it.state.is_alive())
+            })
         },
     },
     Sometimes {

@@ -14,7 +14,10 @@
 //! leave out only orders that nobody could tell apart; a copy lands as late as it can. The model
 //! has no cycle: each action uses something up, and a tick that would change nothing is not taken.
 //!
-//! Left out: restores, splits, late backups that make up for a lost parent, places of the table
+//! A restore is a backup whose pages are in the tree from the start, that waits for nothing, and that
+//! takes along all that lies behind it if it fails.
+//!
+//! Left out: splits, late backups that make up for a lost parent, places of the table
 //! that are used again, and the ring's limit beyond `Setup::ring`.
 //!
 //! [`machine::step`]: super::machine::step
@@ -50,7 +53,10 @@ enum Parents {
 #[derive(Debug)]
 struct Setup {
     ranks: usize,
+    /// With the restores.
     backups: usize,
+    /// So many of them, the first, are restores.
+    restores: usize,
     parents: Parents,
     /// Copy streams of a rank, one or two.
     streams: usize,
@@ -72,6 +78,7 @@ impl Setup {
         Self {
             ranks,
             backups,
+            restores: 0,
             parents: Parents::Any,
             streams: 2,
             at_once: false,

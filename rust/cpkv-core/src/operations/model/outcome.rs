@@ -34,7 +34,7 @@ impl Rank {
                 Ok(())
             }
             TreeOperation::Flush => {
-                let is_alive = |&index: &usize| self.backups[index].state.is_alive();
+                let is_alive = |&index: &usize| self.backups[index].state.is_alive() && !self.backups[index].is_restore;
                 let alive: SmallVec<[usize; 4]> = (0..self.backups.len()).filter(is_alive).collect();
                 alive
                     .into_iter()
@@ -60,10 +60,11 @@ impl Rank {
                 }
                 continue;
             }
-            let children = self.children(family, index);
+            let is_failed_restore = self.backups[index].is_restore && effects.roll_back.is_some();
+            let follows = if is_failed_restore { self.behind(family, index) } else { self.children(family, index) };
             self.backups[index].state = state;
             if let Some(follow) = self.carry_out(family, index, effects)? {
-                events.extend(children.into_iter().map(|child| (child, follow)));
+                events.extend(follows.into_iter().map(|other| (other, follow)));
             }
         }
         Ok(())
@@ -74,7 +75,7 @@ impl Rank {
         if (effects.commit || effects.release) && self.backups[index].is_flying() {
             return Err(Broken::InFlight);
         }
-        if effects.commit && !self.family_is_over(family, index) {
+        if effects.commit && !self.backups[index].is_restore && !self.family_is_over(family, index) {
             return Err(Broken::ParentLast);
         }
         let is_resident = self.is_resident(family, index);
@@ -97,9 +98,10 @@ impl Rank {
             done.rolled_back = true;
             done.was_resident = is_resident;
             follow = Some(match (is_resident, reason) {
+                _ if backup.is_restore => Event::RolledBack(Reason::RestoreFailed),
+                (_, Reason::RestoreFailed) | (true, Reason::Flushed) => Event::RolledBack(reason),
                 // Whoever inserts its pages will have them backed up.
                 (false, _) => Event::ParentSettled,
-                (true, Reason::Flushed) => Event::RolledBack(reason),
                 (true, _) => Event::RolledBack(Reason::ParentLost),
             });
         }
@@ -135,6 +137,14 @@ impl Rank {
             state.is_alive() && state.waits_for_parent && self.nearest_in_front(family, child) == Some(index)
         };
         (index + 1..self.backups.len()).filter(waits).collect()
+    }
+
+    /// Those whose pages lie behind those of another, and that may still be committed.
+    fn behind(&self, family: &Family, index: usize) -> SmallVec<[usize; 4]> {
+        let parent = |&index: &usize| family[index].map(usize::from);
+        let is_behind = |&other: &usize| std::iter::successors(parent(&other), parent).any(|place| place == index);
+        let alive = (index + 1..self.backups.len()).filter(|&other| self.backups[other].state.is_alive());
+        alive.filter(is_behind).collect()
     }
 
     /// Whether every backup in front is committed, as far as there is one: behind pages that were not

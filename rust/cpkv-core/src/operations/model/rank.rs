@@ -36,6 +36,9 @@ pub(super) enum Broken {
     Causeless,
 }
 
+/// The copy streams of a rank in one direction, of which a world may leave one out.
+pub(super) const STREAMS: usize = 2;
+
 /// One copy: all that one stream of one rank copies for one backup.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) enum Copied {
@@ -62,9 +65,10 @@ pub(super) struct Done {
 /// One backup on one rank.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Backup {
+    pub(super) is_restore: bool,
     pub(super) state: State,
     pub(super) local: Local,
-    pub(super) copies: [Copied; 2],
+    pub(super) copies: [Copied; STREAMS],
     /// The last thing that was reported of it.
     pub(super) said: Option<Fact>,
     pub(super) done: Done,
@@ -81,8 +85,9 @@ pub(super) struct Rank {
     pub(super) now_ns: u64,
     /// Copies submitted or refused, of the target and the draft of each backup in turn.
     pub(super) submitted: usize,
-    /// The ack words: one more than the backup whose copy was seen to land.
-    pub(super) acks: [u64; 2],
+    /// The ack words, two of backups and two of restores: one more than the backup whose copy was seen
+    /// to land.
+    pub(super) acks: [u64; 2 * STREAMS],
     pub(super) backups: SmallVec<[Backup; 3]>,
     /// Reports that rank 0 has not read.
     pub(super) published: SmallVec<[Report; 2]>,
@@ -96,6 +101,11 @@ pub(super) fn id(index: usize) -> OperationId {
 }
 
 impl Backup {
+    /// The first of the streams that its copies take.
+    pub(super) fn first_stream(&self) -> usize {
+        if self.is_restore { STREAMS } else { 0 }
+    }
+
     pub(super) fn is_flying(&self) -> bool {
         self.copies.contains(&Copied::Flying)
     }
@@ -113,21 +123,26 @@ impl Backup {
 }
 
 impl Rank {
-    pub(super) fn new(family: &Family) -> Self {
-        let backup = |parent: &Option<u8>| Backup {
-            state: State::reserved(parent.is_some()),
-            local: Local::default(),
-            copies: [Copied::NotSubmitted; 2],
-            said: None,
-            done: Done::default(),
+    /// The first of the family are `restores`.
+    pub(super) fn new(family: &Family, restores: usize) -> Self {
+        let backup = |(index, parent): (usize, &Option<u8>)| {
+            let is_restore = index < restores;
+            Backup {
+                is_restore,
+                state: if is_restore { State::late(false) } else { State::reserved(parent.is_some()) },
+                local: Local::default(),
+                copies: [Copied::NotSubmitted; STREAMS],
+                said: None,
+                done: Done { bound: is_restore, ..Done::default() },
+            }
         };
         Self {
             steps: 0,
             is_dead: false,
             now_ns: 0,
             submitted: 0,
-            acks: [0; 2],
-            backups: family.iter().map(backup).collect(),
+            acks: [0; 2 * STREAMS],
+            backups: family.iter().enumerate().map(backup).collect(),
             published: SmallVec::new(),
             put_off: Vec::new(),
         }

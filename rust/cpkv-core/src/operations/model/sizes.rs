@@ -69,7 +69,8 @@ fn one_fault() -> Faults {
 #[expect(clippy::print_stderr, reason = "the counts are what a long run is asked for")]
 fn explore(setup: Setup, floor: usize) {
     let start = Instant::now();
-    let size = format!("{} ranks x {} backups", setup.ranks, setup.backups);
+    let restores = if setup.restores > 0 { format!(", restores {}", setup.restores) } else { String::new() };
+    let size = format!("{} ranks x {} backups{restores}", setup.ranks, setup.backups);
     let checker = setup.checker().threads(1).spawn_dfs().join();
     let (states, steps, depth) = (checker.unique_state_count(), checker.state_count(), checker.max_depth());
     let seconds = start.elapsed().as_secs_f64();
@@ -118,6 +119,58 @@ fn three_ranks_two_backups() {
 #[test]
 fn two_ranks_three_backups() {
     explore(Setup { lacks: &SOUND, ..plain(2, 3, Faults::NONE) }, 329_000);
+}
+
+/// What takes a backup that is the first, or two backups.
+const BEHIND_A_RESTORE: [&str; 3] = ["insert miss", "target missing", "parent lost"];
+
+const BEHIND_A_RESTORE_AND_KEPT: [&str; 7] =
+    ["insert miss", "aborted", "retracted", "target missing", "draft missing", "parent lost", "flushed"];
+
+const BEHIND_A_RESTORE_UNHARMED: [&str; 9] = [
+    "insert miss",
+    "target missing",
+    "parent lost",
+    "flushed",
+    "quarantined",
+    "copy failed",
+    "quarantine ends",
+    "ends quarantined",
+    "ends with a rank dead",
+];
+
+/// Each behind the one before, of which the first are restores. One stream in each direction.
+fn restored(ranks: usize, backups: usize, restores: usize, faults: Faults) -> Setup {
+    Setup { restores, parents: Parents::Chain, ..plain(ranks, backups, faults) }
+}
+
+#[test]
+fn two_ranks_a_restore_and_a_backup_with_one_fault() {
+    explore(Setup { lacks: &BEHIND_A_RESTORE_AND_KEPT, ..restored(2, 2, 1, one_fault()) }, 349_000);
+}
+
+#[test]
+fn two_ranks_a_restore_and_a_backup_given_up() {
+    explore(Setup { lacks: &BEHIND_A_RESTORE_UNHARMED, ..restored(2, 2, 1, GIVEN_UP) }, 22_700);
+}
+
+/// All kinds of faults, one in each history beside one backup given up and one flush. One stream.
+#[test]
+#[ignore = "minutes: make prove"]
+fn prove_two_ranks_a_restore_and_a_backup_with_any_fault() {
+    explore(Setup { lacks: &BEHIND_A_RESTORE, ..restored(2, 2, 1, Faults::any(1)) }, 1);
+}
+
+#[test]
+#[ignore = "minutes: make prove"]
+fn prove_two_ranks_two_restores_and_a_backup_with_one_fault() {
+    explore(Setup { lacks: &BEHIND_A_RESTORE_AND_KEPT, ..restored(2, 3, 2, one_fault()) }, 1);
+}
+
+#[test]
+#[ignore = "minutes: make prove"]
+fn prove_three_ranks_a_restore_and_a_backup_with_one_fault() {
+    explore(Setup { lacks: &BEHIND_A_RESTORE_AND_KEPT, ..restored(3, 2, 1, one_fault()) }, 1);
 }
 
 /// All kinds of faults, one in each history beside one backup given up and one flush. One stream.

@@ -97,6 +97,24 @@ fn walks_of_larger_worlds() {
     }
 }
 
+/// Rare, and what only a backup that is one of the first two is given up for.
+const RARE_WITH_RESTORES: [&str; 7] = [
+    "landed before it is bound",
+    "waits for nothing but its parent",
+    "quarantine ends",
+    "ends committed",
+    "insert miss",
+    "target missing",
+    "draft missing",
+];
+
+#[test]
+fn walks_of_larger_worlds_with_restores() {
+    for (ranks, backups, restores) in [(2, 4, 2), (3, 4, 1), (4, 5, 2)] {
+        walk(&Setup { lacks: &RARE_WITH_RESTORES, restores, ..setup(ranks, backups, 3) }, 3, 3_000);
+    }
+}
+
 #[test]
 #[ignore = "minutes: make prove"]
 #[expect(clippy::print_stderr, reason = "the counts are what a long run is asked for")]

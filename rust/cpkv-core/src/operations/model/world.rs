@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::Setup;
 use super::actions::{Action, TreeOperation};
 use super::faults::Faults;
-use super::rank::{Broken, Copied, Family, GENERATION, Rank, id};
+use super::rank::{Backup, Broken, Copied, Family, GENERATION, Rank, id};
 use crate::agreement::{Fact, OperationId, Report, Tally, Verdict};
 use crate::operations::machine::{Phase, Reason};
 
@@ -28,7 +28,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(setup: &Setup, family: Family) -> Self {
         Self {
-            ranks: (0..setup.ranks).map(|_| Rank::new(&family)).collect(),
+            ranks: (0..setup.ranks).map(|_| Rank::new(&family, setup.restores)).collect(),
             family,
             entries: SmallVec::from_elem(Vec::new(), 1),
             script: SmallVec::new(),
@@ -51,7 +51,11 @@ impl World {
 
     /// The backup whose copy is the next to land on a stream.
     pub(super) fn next_landing(&self, rank: usize, stream: usize) -> Option<usize> {
-        self.ranks[rank].backups.iter().position(|backup| backup.copies[stream] == Copied::Flying)
+        let is_next = |backup: &Backup| {
+            let copy = stream.checked_sub(backup.first_stream()).and_then(|stream| backup.copies.get(stream));
+            copy == Some(&Copied::Flying)
+        };
+        self.ranks[rank].backups.iter().position(is_next)
     }
 
     /// The entry that a rank applies with its next tick, if it is written.
@@ -117,7 +121,7 @@ impl World {
         let Rank { submitted, backups, now_ns, .. } = &mut self.ranks[rank];
         let backup = &mut backups[index];
         for stream in first..=last {
-            backup.local.submitted(stream, index as u64 + 1);
+            backup.local.submitted(backup.first_stream() + stream, index as u64 + 1);
             backup.copies[stream] = Copied::Flying;
         }
         if last == setup.streams - 1 {
@@ -131,7 +135,7 @@ impl World {
         let index = self.next_landing(rank, stream).expect("one is under way");
         let rank = &mut self.ranks[rank];
         let backup = &mut rank.backups[index];
-        backup.copies[stream] = end;
+        backup.copies[stream - backup.first_stream()] = end;
         // Before any word passes it.
         if end == Copied::Failed && backup.state.is_open() {
             backup.local.fail();
@@ -203,7 +207,8 @@ impl World {
                     if !copies().all(|&copy| copy == Copied::Landed) {
                         return Err(Broken::Unseen);
                     }
-                    let mut acks = self.ranks.iter().flat_map(|rank| &rank.acks[..setup.streams]);
+                    let first = backup.first_stream();
+                    let mut acks = self.ranks.iter().flat_map(|rank| &rank.acks[first..first + setup.streams]);
                     if !acks.all(|&ack| ack > index as u64) {
                         return Err(Broken::Silence);
                     }
