@@ -14,6 +14,38 @@ use cpkv_core::{
 use engine::{ITEMS, TARGET_ITEMS};
 use lab::{Lab, Shape, shapes};
 
+// --- Room ---
+
+#[test]
+fn what_there_was_no_room_for_is_made_up_for_when_it_is_used_again() {
+    for shape in shapes() {
+        let mut lab = Lab::new(shape, 32, 4);
+        let all = 4 * u32::try_from(shape.lanes).unwrap();
+        let (others, tokens) = (lab.prompt(9_000, all), lab.prompt(0, 4));
+        let mut other = lab.start(&others);
+        assert!(matches!(other.reserved, Reserved::Slots(_)));
+        let request = lab.start(&tokens);
+        assert_eq!(request.reserved, Reserved::NoRoom);
+        lab.complete(request);
+        assert!(lab.cache.stats().counters.host_skipped_pages >= 4, "counted");
+        // Still none: nothing is given up for it.
+        let used = lab.start(&tokens);
+        lab.complete(used);
+        assert_eq!(lab.tick().started, []);
+        lab.cache.abort(other.transaction(), Reason::Aborted).unwrap();
+        lab.free(&other.pages);
+        lab.release(&mut other);
+        lab.drain();
+        let used = lab.start(&tokens);
+        lab.complete(used);
+        let started = lab.tick().started;
+        assert_eq!(started.len(), 1);
+        lab.drain();
+        lab.evict_all();
+        assert_eq!(lab.found(&tokens), (0, 4));
+    }
+}
+
 // --- Pages that come one by one ---
 
 #[test]

@@ -1,5 +1,6 @@
 //! Bind: what an insertion brings, and the backups that it is for.
 
+use super::late::Room;
 use super::{CacheManager, DevicePages, Lease};
 use crate::agreement::OperationId;
 use crate::error::{Error, Result};
@@ -89,7 +90,7 @@ impl CacheManager {
         let is_whole = !transaction.is_some_and(|id| self.incomplete.remove(&id));
         if is_whole && self.writes_through() {
             // Before the binding, which has to wait for what is in front of its pages.
-            self.back_up_late(deepest, first);
+            self.back_up_late(deepest, first, Room::Any);
         }
         if let Some(id) = transaction.filter(|&id| self.operations.get(id).is_some()) {
             self.bind(id, deepest);
@@ -186,7 +187,7 @@ impl CacheManager {
         }
         if let Some(&resident) = left.iter().find(|&&node| self.tiers_of(node).device) {
             // Another request has inserted them and relies on the backup.
-            self.back_up_late(resident, self.tree.arena[bound].end);
+            self.back_up_late(resident, self.tree.arena[bound].end, Room::Any);
         }
         self.hold_instead(bound, end);
     }

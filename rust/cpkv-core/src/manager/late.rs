@@ -13,8 +13,10 @@ use crate::operations::{Kind, Operation};
 use crate::slots::LaneCounts;
 
 /// What may be given up for a late backup.
-#[derive(Clone, Copy)]
-enum Room {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Room {
+    /// Nothing: there are free slots, or no backup.
+    Free,
     /// Whatever is not held, as for new pages.
     Any,
     /// Sole copies that are worth no more than this. No mirrors: they would be wanted back.
@@ -27,15 +29,19 @@ impl CacheManager {
         matches!(self.write, WritePolicy::Through | WritePolicy::Selective(1))
     }
 
-    /// Under the selective policy, backs up what has been used often enough of the path to a locked
-    /// node.
-    pub(super) fn back_up_if_used(&mut self, node: NodeIndex) {
+    /// Backs up what a lock has found without a host copy: what has been used often enough under the
+    /// selective policy, and otherwise what there was no room for, if there is now.
+    pub(super) fn back_up_used(&mut self, node: NodeIndex) {
+        if self.writes_through() {
+            self.back_up_late(node, Pages::ZERO, Room::Free);
+            return;
+        }
         let WritePolicy::Selective(uses) = self.write else { return };
         // The request that computed a page has used it as well. Those in front were used as often.
         let is_used = |&node: &NodeIndex| self.tree.arena[node].state.usage.hits.saturating_add(1) >= uses;
         let deepest = self.path_up(node).find(is_used);
         if let Some(deepest) = deepest {
-            self.back_up_late(deepest, Pages::ZERO);
+            self.back_up_late(deepest, Pages::ZERO, Room::Any);
         }
     }
 
@@ -75,7 +81,7 @@ impl CacheManager {
     /// Opens backups for what has neither a host copy nor a backup among the device pages from
     /// `first` on, on the way up from `end`. Returns that of the last pages; `None` if there is no
     /// room for one of them.
-    pub(super) fn back_up_late(&mut self, end: NodeIndex, first: Pages) -> Option<OperationId> {
+    pub(super) fn back_up_late(&mut self, end: NodeIndex, first: Pages, room: Room) -> Option<OperationId> {
         let is_flushed = self.tree.has_flushed() && self.is_flushed(end);
         if self.host.is_none() || self.copies == Copies::Assumed || is_flushed {
             return None;
@@ -96,7 +102,7 @@ impl CacheManager {
         // Parents first.
         let mut last = None;
         while let Some((node, first)) = runs.pop() {
-            last = Some(self.open_late(node, first, Room::Any)?);
+            last = Some(self.open_late(node, first, room)?);
         }
         last
     }
@@ -112,7 +118,11 @@ impl CacheManager {
         });
         self.hold(end);
         let slots = match room {
-            Room::Any => self.take_slots(&wanted, &sources),
+            Room::Free if self.shortage(&wanted).is_some() => {
+                self.let_go(end);
+                return None;
+            }
+            Room::Free | Room::Any => self.take_slots(&wanted, &sources),
             Room::Modest(worth) => self.take_slots_modestly(&wanted, &sources, worth),
         };
         let Some(slots) = slots else {

@@ -5,7 +5,7 @@ use crate::agreement::OperationId;
 use crate::error::{Error, Result};
 use crate::ids::{NodeIndex, PageId, Pages, SlotId};
 use crate::operations::Kind;
-use crate::tree::NodeRef;
+use crate::tree::{NodeRef, Tiers};
 
 use super::lookup::Hit;
 
@@ -52,8 +52,10 @@ impl CacheManager {
     pub fn lock(&mut self, hit: &Hit, priority: i32) -> Lease {
         let node = self.end_of(hit);
         self.clock += 1;
-        let lease = self.lock_path(node, priority);
-        self.back_up_if_used(node);
+        let (lease, lacks_copies) = self.lock_path(node, priority);
+        if lacks_copies {
+            self.back_up_used(node);
+        }
         lease
     }
 
@@ -82,9 +84,10 @@ impl CacheManager {
         if pages < self.tree.arena[node].len() { self.tree.split(node, pages) } else { node }
     }
 
-    fn lock_path(&mut self, deepest: NodeIndex, priority: i32) -> Lease {
+    /// The lease, and whether some of its device pages have neither a host copy nor a backup.
+    fn lock_path(&mut self, deepest: NodeIndex, priority: i32) -> (Lease, bool) {
         self.hold(deepest);
-        let mut device_pages = Pages::ZERO;
+        let (mut device_pages, mut lacks_copies) = (Pages::ZERO, false);
         let mut next = Some(deepest);
         while let Some(index) = next {
             let node = &mut self.tree.arena[index];
@@ -92,8 +95,10 @@ impl CacheManager {
             usage.last_access = self.clock;
             usage.hits = usage.hits.saturating_add(1);
             usage.priority = usage.priority.max(priority);
-            if node.state.tiers.device {
+            let Tiers { device, host } = node.state.tiers;
+            if device {
                 device_pages = device_pages.max(node.end);
+                lacks_copies |= !host && node.state.pending.is_none();
             }
             next = node.parent;
         }
@@ -101,7 +106,7 @@ impl CacheManager {
         self.counters.leases += 1;
         self.counters.device_hit_pages += u64::from(device_pages.0);
         self.counters.host_hit_pages += u64::from((pages - device_pages).0);
-        Lease { node: self.tree.arena.reference(deepest), pages, device_pages, priority }
+        (Lease { node: self.tree.arena.reference(deepest), pages, device_pages, priority }, lacks_copies)
     }
 
     /// Gives a lease back. What it inserted makes everything in front of it as recent as itself.

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::CacheManager;
+use super::late::Room;
 use crate::agreement::{OperationId, Verdict};
 use crate::error::{Error, Result};
 use crate::ids::{NodeIndex, PageId, Pages};
@@ -181,7 +182,7 @@ impl CacheManager {
             Reason::TargetMissing | Reason::DraftMissing => before == Phase::Reserved,
             _ => !is_late,
         };
-        let catch_up = resident.filter(|_| may_catch_up).and_then(|node| self.back_up_late(node, first));
+        let catch_up = resident.filter(|_| may_catch_up).and_then(|node| self.back_up_late(node, first, Room::Any));
         if before == Phase::Reserved {
             // Nothing in the tree is read by its copies.
             self.operations.get_mut(id).expect("it is open").end = None;
