@@ -584,8 +584,10 @@ fn a_refused_restore_changes_nothing() {
         assert!(matches!(lab.cache.restore(&mut lease, &pages[..2]), Err(Error::PageCount { .. })));
         let twice = [pages[0], pages[1], pages[0]];
         assert!(matches!(lab.cache.restore(&mut lease, &twice), Err(Error::PageRepeated { .. })));
-        let wrong = [pages[0], pages[1], 1 << 40];
-        assert!(matches!(lab.cache.restore(&mut lease, &wrong), Err(Error::PageOutOfRange { .. })));
+        for id in [-1, 1 << 31, 1 << 32, i64::MIN, i64::MAX] {
+            let wrong = [pages[0], pages[1], id];
+            assert!(matches!(lab.cache.restore(&mut lease, &wrong), Err(Error::PageOutOfRange { index: 2, .. })));
+        }
         if shape.lanes > 1 {
             let crossed = [pages[1], pages[0], pages[2]];
             assert!(matches!(lab.cache.restore(&mut lease, &crossed), Err(Error::LaneMismatch { .. })));

@@ -4,13 +4,18 @@
 //! only, they become its device pages.
 
 use super::CacheManager;
+use super::pool::run_of;
 use crate::error::Result;
 use crate::ids::{NodeIndex, PageId};
+use crate::slots::Run;
 use crate::tree::Step;
 
 impl CacheManager {
-    /// The device pages that the nodes of `steps` have, in order.
+    /// The device pages that the nodes of `steps` have, in order; empty if none has one.
     pub(super) fn known_pages(&self, steps: &[Step]) -> Vec<Option<PageId>> {
+        if !steps.iter().any(|step| self.tiers_of(step.node).device) {
+            return Vec::new();
+        }
         let rows = steps.iter().flat_map(|step| &self.tree.rows(step.node)[..step.pages.index()]);
         rows.map(|row| row.device).collect()
     }
@@ -21,10 +26,15 @@ impl CacheManager {
     /// # Errors
     /// If one of the ids may not be given; then none has been taken.
     pub(super) fn claim_all(&mut self, given: &[i64], known: &[Option<PageId>]) -> Result<Vec<PageId>> {
+        if known.is_empty()
+            && let Some(pages) = self.claim_runs(given)
+        {
+            return Ok(pages);
+        }
         let mut pages = Vec::with_capacity(given.len());
         for (index, &id) in given.iter().enumerate() {
             match self.page_id(id) {
-                Some(page) if known.get(index) == Some(&Some(page)) || self.claim(page) => pages.push(page),
+                Some(page) if known.get(index) == Some(&Some(page)) || self.claim(run_of(page)) => pages.push(page),
                 _ => {
                     let error = self.why_not(id, index, &pages);
                     self.unclaim_all(&pages, known);
@@ -33,6 +43,30 @@ impl CacheManager {
             }
         }
         Ok(pages)
+    }
+
+    /// The same by runs of neighbouring ids, as they mostly are; `None`, and none has been taken, if one
+    /// may not be given.
+    fn claim_runs(&mut self, given: &[i64]) -> Option<Vec<PageId>> {
+        let mut pages: Vec<PageId> = Vec::with_capacity(given.len());
+        let mut rest = given;
+        while !rest.is_empty() {
+            let Some(run) = self.run_in_front(rest).filter(|&run| self.claim(run)) else {
+                self.unclaim(&pages);
+                return None;
+            };
+            rest = &rest[run.len as usize..];
+            pages.extend(run.slots().filter_map(PageId::new));
+        }
+        Some(pages)
+    }
+
+    /// The run of neighbouring ids of the pool that `ids` begin with.
+    fn run_in_front(&self, ids: &[i64]) -> Option<Run> {
+        let first = self.page_id(*ids.first()?)?;
+        let len = ids.iter().zip(i64::from(first.raw())..).take_while(|&(&id, wanted)| id == wanted).count();
+        let last = self.page_id(ids[len - 1])?;
+        Some(Run::between(first.raw(), last.raw()))
     }
 
     /// Undoes [`Self::claim_all`].

@@ -1,5 +1,7 @@
 //! Bind: what an insertion brings, and the backups that it is for.
 
+use smallvec::SmallVec;
+
 use super::late::Room;
 use super::{CacheManager, DevicePages, Lease};
 use crate::agreement::OperationId;
@@ -144,7 +146,7 @@ impl CacheManager {
         let places = IdSet::of(given.iter().map(|page| page.raw()));
         let uses = |id: OperationId, first: Pages, is_bound: bool, pages: &[PageId]| {
             // The path of a bound backup is locked as far as its own pages go.
-            let own = if is_bound { self.own_nodes(deepest, first) } else { Vec::new() };
+            let own = if is_bound { self.own_nodes(deepest, first) } else { SmallVec::new() };
             let is_own =
                 |node: &&NodeIndex| self.tree.arena[**node].state.pending.map(OperationIndex::raw) == Some(id.index);
             let own_pages: u32 = own.iter().filter(is_own).map(|&node| self.tree.arena[node].len().0).sum();

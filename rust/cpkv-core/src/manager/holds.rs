@@ -16,10 +16,11 @@ pub(super) struct PageHolds {
 impl PageHolds {
     /// Adds one copy that reads `pages`.
     pub(super) fn hold(&mut self, pages: &[PageId]) {
+        let places = pages.iter().map(|page| page.index() + 1).max().unwrap_or(0);
+        if places > self.counts.len() {
+            self.counts.resize(places, 0);
+        }
         for page in pages {
-            if page.index() >= self.counts.len() {
-                self.counts.resize(page.index() + 1, 0);
-            }
             self.counts[page.index()] += 1;
         }
     }

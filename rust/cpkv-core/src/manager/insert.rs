@@ -93,7 +93,8 @@ impl CacheManager {
         let mut inserted = Inserted::default();
         // What the lease holds, from here on down.
         let mut deepest = lease.node.index;
-        let (for_steps, for_new) = given.split_at(known.len());
+        let known_pages = steps.iter().map(|step| step.pages).fold(Pages::ZERO, |sum, pages| sum + pages);
+        let (for_steps, for_new) = given.split_at(known_pages.index());
         let mut for_steps = for_steps;
         for step in steps {
             let (given, rest) = for_steps.split_at(step.pages.index());

@@ -230,7 +230,7 @@ impl CacheManager {
     }
 
     /// The nodes with the pages from `first` on, on the way up from `end`.
-    pub(super) fn own_nodes(&self, end: NodeIndex, first: Pages) -> Vec<NodeIndex> {
+    pub(super) fn own_nodes(&self, end: NodeIndex, first: Pages) -> SmallVec<[NodeIndex; 4]> {
         self.path_up(end).take_while(|&node| self.tree.arena[node].end > first).collect()
     }
 }

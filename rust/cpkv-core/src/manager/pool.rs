@@ -4,6 +4,7 @@ use super::placement::{Placement, check_lane};
 use super::{CacheManager, DevicePages};
 use crate::error::{Error, Result};
 use crate::ids::{Lane, PageId};
+use crate::slots::Run;
 
 impl CacheManager {
     /// Takes free pages for consecutive pages of a prompt. `None` if a lane has too few.
@@ -83,12 +84,15 @@ impl CacheManager {
         u32::try_from(id).ok().filter(|&raw| raw < self.device.capacity).and_then(PageId::new)
     }
 
-    /// Takes a page from its request, for the tree or to be freed; false if it is not the
-    /// request's.
-    pub(super) fn claim(&mut self, page: PageId) -> bool {
+    /// Takes neighbouring pages from their request, for the tree or to be freed; false, and none is
+    /// taken, if one of them is not the request's.
+    pub(super) fn claim(&mut self, run: Run) -> bool {
         match &mut self.device.pages {
-            DevicePages::Own { requested, .. } => requested.remove(page.raw()),
-            DevicePages::Engine { cached } => !self.holds.is_fenced(page) && cached.insert(page.raw()),
+            DevicePages::Own { requested, .. } => requested.remove_run(run),
+            DevicePages::Engine { cached } => {
+                let is_fenced = run.slots().filter_map(PageId::new).any(|page| self.holds.is_fenced(page));
+                !is_fenced && cached.insert_new_run(run)
+            }
         }
     }
 
@@ -115,11 +119,29 @@ impl CacheManager {
 
     /// Gives claimed pages back to their request.
     pub(super) fn unclaim(&mut self, pages: &[PageId]) {
-        for &page in pages {
+        for run in runs_of(pages) {
             match &mut self.device.pages {
-                DevicePages::Own { requested, .. } => requested.insert(page.raw()),
-                DevicePages::Engine { cached } => cached.remove(page.raw()),
-            };
+                DevicePages::Own { requested, .. } => requested.insert_run(run),
+                DevicePages::Engine { cached } => {
+                    let was_in = cached.remove_run(run);
+                    debug_assert!(was_in, "it was claimed before");
+                }
+            }
         }
     }
+}
+
+pub(super) fn run_of(page: PageId) -> Run {
+    Run { first: page.raw(), len: 1 }
+}
+
+/// The runs of ascending neighbours that pages stand in.
+fn runs_of(pages: &[PageId]) -> impl Iterator<Item = Run> {
+    let mut rest = pages;
+    std::iter::from_fn(move || {
+        let first = rest.first()?.raw();
+        let len = rest.iter().zip(first..).take_while(|(page, wanted)| page.raw() == *wanted).count();
+        rest = &rest[len..];
+        Some(Run { first, len: u32::try_from(len).expect("fewer pages than ids") })
+    })
 }

@@ -15,6 +15,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// From `first` to `last`.
+    pub(crate) fn between(first: u32, last: u32) -> Self {
+        Self { first, len: last - first + 1 }
+    }
+
     /// The slots of the run.
     pub(crate) fn slots(self) -> Range<u32> {
         self.first..self.first + self.len

@@ -33,18 +33,33 @@ impl IdSet {
 
     /// Adds the ids of a run, a word at a time.
     pub(crate) fn insert_run(&mut self, run: Run) {
-        let Range { start, end } = run.slots();
-        let words = end.div_ceil(64) as usize;
+        let words = run.slots().end.div_ceil(64) as usize;
         if words > self.words.len() {
             self.words.resize(words, 0);
         }
-        let mut first = start;
-        while first < end {
-            let (word, bit) = (first as usize / 64, first % 64);
-            let len = (64 - bit).min(end - first);
-            self.words[word] |= Run { first: bit, len }.mask();
-            first += len;
+        for (word, mask) in words_of(run) {
+            self.words[word] |= mask;
         }
+    }
+
+    /// Adds the ids of a run if none of them is in; false, and nothing has changed, otherwise.
+    pub(crate) fn insert_new_run(&mut self, run: Run) -> bool {
+        let is_new = words_of(run).all(|(word, mask)| self.words.get(word).is_none_or(|word| word & mask == 0));
+        if is_new {
+            self.insert_run(run);
+        }
+        is_new
+    }
+
+    /// Takes the ids of a run out if all of them are in; false, and nothing has changed, otherwise.
+    pub(crate) fn remove_run(&mut self, run: Run) -> bool {
+        let is_in = words_of(run).all(|(word, mask)| self.words.get(word).is_some_and(|word| word & mask == mask));
+        if is_in {
+            for (word, mask) in words_of(run) {
+                self.words[word] &= !mask;
+            }
+        }
+        is_in
     }
 
     /// Takes an id out; false if it is not in.
@@ -77,6 +92,18 @@ impl IdSet {
     }
 }
 
+/// The words that a run has bits in, and which.
+fn words_of(run: Run) -> impl Iterator<Item = (usize, u64)> {
+    let Range { start, end } = run.slots();
+    let mut first = start;
+    std::iter::from_fn(move || {
+        let (word, bit) = (first as usize / 64, first % 64);
+        let len = (64 - bit).min(end - first);
+        first += len;
+        (len > 0).then(|| (word, Run { first: bit, len }.mask()))
+    })
+}
+
 fn place(id: u32) -> (usize, u64) {
     (id as usize / 64, 1 << (id % 64))
 }
@@ -102,6 +129,20 @@ mod tests {
         for (first, len) in [(0, 1), (3, 61), (63, 2), (10, 200), (64, 64)] {
             let mut set = IdSet::default();
             set.insert_run(Run { first, len });
+            assert!(set.iter().eq(first..first + len), "{first} {len}");
+            // All of it or nothing, wherever the one that differs is.
+            for odd in first..first + len {
+                assert!(set.remove(odd) && !set.remove_run(Run { first, len }));
+                assert_eq!(set.len(), len - 1);
+                assert!(set.insert(odd));
+            }
+            assert!(!set.insert_new_run(Run { first, len }) && set.remove_run(Run { first, len }));
+            assert_eq!(set.len(), 0);
+            for odd in first..first + len {
+                assert!(set.insert(odd) && !set.insert_new_run(Run { first, len }));
+                assert!(set.iter().eq([odd]) && set.remove(odd));
+            }
+            assert!(set.insert_new_run(Run { first, len }));
             assert!(set.iter().eq(first..first + len), "{first} {len}");
         }
     }
