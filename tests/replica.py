@@ -1,5 +1,7 @@
 """One rank process of several that do the same: `python replica.py DIRECTORY NONCE RANK RANKS SEED STEPS`.
 
+A rank may be a thread as well: `Replica` does the same there.
+
 What requests do comes from one seed and is alike on all ranks. When copies land, how late they are
 acknowledged and which of them fail comes from another and is not. Prints the digest after each
 step.
@@ -122,16 +124,21 @@ class Replica:
                 assert self.engine.device_content(device) == self.content(tokens, page)
 
     def run(self, steps):
+        """Yield the digest after each step, and at the end what has come of it all."""
         committed = 0
         for step in range(steps):
             for act in self.same.choices((self.start, self.end, self.evict, lambda: None), (5, 5, 1, 2), k=2):
                 act()
             committed += len(self.tick(step).committed)
             self.check()
-            say(f"{self.cache.digest():016x}")
+            yield f"{self.cache.digest():016x}"
         stats = self.cache.stats()
         said = f"committed {committed}, rolled back {stats.rolled_back_operations}"
-        say(f"# {said}, restored {stats.restored_pages}, lost {stats.failed_restores}")
+        yield f"# {said}, restored {stats.restored_pages}, lost {stats.failed_restores}"
+        for _, pages, lease, transaction in self.requests:
+            transaction.abort()
+            self.cache.free(pages)
+            lease.release()
         self.log.close()
 
 
@@ -139,7 +146,8 @@ def main():
     directory, nonce, rank, ranks, seed, steps = sys.argv[1], *map(int, sys.argv[2:])
     replica = Replica(directory, nonce, rank, ranks, seed)
     try:
-        replica.run(steps)
+        for line in replica.run(steps):
+            say(line)
     except cpkv.RankError as error:
         say(f"RankError: {error}")
         sys.exit(3)

@@ -9,6 +9,7 @@ same cache, whose state is unknown from then on.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Literal, Self, final, overload
 
@@ -663,7 +664,9 @@ class CommitLog:
     """
 
     @staticmethod
-    def create(name: str, nonce: int, *, ranks: int, fingerprint: int, directory: str = "/dev/shm") -> CommitLog:
+    def create(
+        name: str, nonce: int, *, ranks: int, fingerprint: int, directory: str | PathLike[str] = "/dev/shm"
+    ) -> CommitLog:
         """Make the log, as rank 0.
 
         Raises:
@@ -678,7 +681,7 @@ class CommitLog:
         ranks: int,
         fingerprint: int,
         timeout: float = 300.0,
-        directory: str = "/dev/shm",
+        directory: str | PathLike[str] = "/dev/shm",
     ) -> CommitLog:
         """Join the log as one of the other ranks, waiting for rank 0 to make it.
 

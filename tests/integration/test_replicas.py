@@ -1,13 +1,16 @@
-"""Four rank processes on one commit log."""
+"""Four ranks on one commit log, as processes and as threads."""
 
 import os
 import secrets
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from replica import Replica
 
 RANKS = 4
 REPLICA = Path(__file__).parent.parent / "replica.py"
@@ -29,6 +32,29 @@ def processes(directory, seed, steps):
     ]
 
 
+def has_done_everything(summary):
+    committed, rolled_back, restored, lost = (int(part.split()[-1]) for part in summary.split(","))
+    assert committed > 20, summary
+    assert rolled_back > 5, summary
+    assert restored > 10, summary
+    assert lost > 0, summary
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_threads_agree_at_every_step_whenever_copies_land(tmp_path, seed):
+    nonce = secrets.randbits(62)
+
+    def run(rank):
+        return list(Replica(tmp_path, nonce, rank, RANKS, seed).run(300))
+
+    with ThreadPoolExecutor(RANKS) as threads:
+        outputs = list(threads.map(run, range(RANKS)))
+    for output in outputs[1:]:
+        assert output == outputs[0]
+    assert len(outputs[0]) == 301
+    has_done_everything(outputs[0][-1])
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_ranks_agree_at_every_step_whenever_copies_land(tmp_path, seed):
     ranks = processes(tmp_path, seed, steps=300)
@@ -37,11 +63,7 @@ def test_ranks_agree_at_every_step_whenever_copies_land(tmp_path, seed):
     for output in outputs[1:]:
         assert output == outputs[0]
     assert len(outputs[0]) == 301
-    committed, rolled_back, restored, lost = (int(part.split()[-1]) for part in outputs[0][-1].split(","))
-    assert committed > 20, outputs[0][-1]
-    assert rolled_back > 5, outputs[0][-1]
-    assert restored > 10, outputs[0][-1]
-    assert lost > 0, outputs[0][-1]
+    has_done_everything(outputs[0][-1])
     assert list(tmp_path.iterdir()) == [], "the files of the log are gone"
 
 

@@ -1,6 +1,6 @@
 //! Acknowledgements of copy streams, and the commit log of several ranks.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -138,6 +138,9 @@ fn geometry(py: Python<'_>, ranks: Whole, fingerprint: u64) -> PyResult<LogGeome
     Ok(LogGeometry { ranks, fingerprint })
 }
 
+/// Where a log is unless another place is given.
+const SHARED_MEMORY: &str = "/dev/shm";
+
 fn seconds(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| errors::input(py, format!("{name} is {seconds}, want a number of seconds")))
@@ -146,24 +149,30 @@ fn seconds(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
 #[pymethods]
 impl CommitLog {
     #[staticmethod]
-    #[pyo3(signature = (name, nonce, *, ranks, fingerprint, directory = "/dev/shm"))]
+    #[pyo3(
+        signature = (name, nonce, *, ranks, fingerprint, directory = PathBuf::from(SHARED_MEMORY)),
+        text_signature = "(name, nonce, *, ranks, fingerprint, directory='/dev/shm')",
+    )]
     fn create(
         py: Python<'_>,
         name: &str,
         nonce: u64,
         ranks: Whole,
         fingerprint: u64,
-        directory: &str,
+        directory: PathBuf,
     ) -> PyResult<Self> {
         let geometry = geometry(py, ranks, fingerprint)?;
-        let log = cpkv_core::CommitLog::create(Path::new(directory), name, nonce, geometry);
+        let log = cpkv_core::CommitLog::create(&directory, name, nonce, geometry);
         log.map(|log| Self::new(log, fingerprint)).map_err(|error| errors::from_core(py, &error.into()))
     }
 
     #[staticmethod]
-    #[pyo3(signature = (
-        name, nonce, rank, *, ranks, fingerprint, timeout = 300.0, directory = "/dev/shm"
-    ))]
+    #[pyo3(
+        signature = (
+            name, nonce, rank, *, ranks, fingerprint, timeout = 300.0, directory = PathBuf::from(SHARED_MEMORY)
+        ),
+        text_signature = "(name, nonce, rank, *, ranks, fingerprint, timeout=300.0, directory='/dev/shm')",
+    )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn join(
         py: Python<'_>,
@@ -173,12 +182,12 @@ impl CommitLog {
         ranks: Whole,
         fingerprint: u64,
         timeout: f64,
-        directory: &str,
+        directory: PathBuf,
     ) -> PyResult<Self> {
         let geometry = geometry(py, ranks, fingerprint)?;
         let timeout = seconds(py, "timeout", timeout)?;
         let rank = rank.count(py, "rank")?;
-        let log = py.detach(|| cpkv_core::CommitLog::join(Path::new(directory), name, nonce, rank, geometry, timeout));
+        let log = py.detach(|| cpkv_core::CommitLog::join(&directory, name, nonce, rank, geometry, timeout));
         log.map(|log| Self::new(log, fingerprint)).map_err(|error| errors::from_core(py, &error.into()))
     }
 
