@@ -132,6 +132,14 @@ pub enum LogError {
         /// How long it was waited for in this call.
         waited: Duration,
     },
+    /// The call waits in pieces and is to be made again. Nothing has changed.
+    #[error("rank {rank} is still waited for after {waited:?}")]
+    Paused {
+        /// The rank waited for.
+        rank: u32,
+        /// How long it was waited for so far.
+        waited: Duration,
+    },
     /// The process of a rank is gone.
     #[error("the process of rank {rank} has died")]
     Dead {

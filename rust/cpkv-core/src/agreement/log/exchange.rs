@@ -82,7 +82,8 @@ impl CommitLog {
     ///
     /// # Errors
     /// [`LogError::NotRankZero`], [`LogError::Unread`], [`LogError::Corrupt`]; [`LogError::Dead`],
-    /// [`LogError::Left`] and [`LogError::Silent`] while waiting. No verdict is lost by any.
+    /// [`LogError::Left`], [`LogError::Silent`] and [`LogError::Paused`] while waiting. No verdict is
+    /// lost by any.
     pub fn write_entry(&mut self) -> Result<(), LogError> {
         let Some(zero) = &mut self.zero else { return Err(LogError::NotRankZero { rank: self.rank }) };
         let memory = &self.memory;
@@ -110,8 +111,8 @@ impl CommitLog {
     /// Appends the verdicts of the next entry to `into`. Waits for rank 0 if it is not written.
     ///
     /// # Errors
-    /// [`LogError::Unwritten`], [`LogError::Corrupt`]; [`LogError::Dead`], [`LogError::Left`] and
-    /// [`LogError::Silent`] while waiting. Then nothing was read.
+    /// [`LogError::Unwritten`], [`LogError::Corrupt`]; [`LogError::Dead`], [`LogError::Left`],
+    /// [`LogError::Silent`] and [`LogError::Paused`] while waiting. Then nothing was read.
     pub fn read_entry(&mut self, into: &mut Vec<Verdict>) -> Result<(), LogError> {
         if let Some(&Zero { written, .. }) = self.zero.as_ref().filter(|zero| zero.written == self.read) {
             return Err(LogError::Unwritten { written });

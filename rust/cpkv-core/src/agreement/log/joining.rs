@@ -116,7 +116,7 @@ impl CommitLog {
     /// loses it, so that a server that dies leaves no memory behind.
     ///
     /// # Errors
-    /// [`LogError::NotJoined`], [`LogError::Dead`], [`LogError::NotRankZero`].
+    /// [`LogError::NotJoined`], [`LogError::Dead`], [`LogError::NotRankZero`], [`LogError::Paused`].
     pub fn wait_for_all(&mut self, timeout: Duration) -> Result<(), LogError> {
         if self.rank != 0 {
             return Err(LogError::NotRankZero { rank: self.rank });

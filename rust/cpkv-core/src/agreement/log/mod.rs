@@ -31,6 +31,7 @@ mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::protocol::Presence;
 use exchange::Zero;
@@ -108,6 +109,17 @@ impl CommitLog {
     /// How long other ranks are waited for from now on.
     pub fn set_patience(&mut self, patience: Patience) {
         self.watch.patience = patience;
+    }
+
+    /// Lets a call that waits come back with [`LogError::Paused`] after `piece`, so that its caller can
+    /// look at something else. Nothing is lost: the same call goes on where it was.
+    pub fn wait_in_pieces(&mut self, piece: Duration) {
+        self.watch.piece = Some(piece);
+    }
+
+    /// Gives up a wait that has paused; the next one begins anew.
+    pub fn forget_pause(&mut self) {
+        self.watch.forget_pause();
     }
 
     /// What is called, from inside the call that waits, when a rank is waited for longer than

@@ -51,19 +51,39 @@ pub(super) enum Progress<T> {
     Awaiting(u32),
 }
 
+/// A wait so far. Its pauses do not count.
+#[derive(Debug)]
+struct Waiting {
+    waited: Duration,
+    /// When ranks are looked for next.
+    next_look: Duration,
+    nap: Duration,
+    is_warned: bool,
+}
+
 /// What a waiting rank looks at and whom it tells.
 pub(super) struct Watch {
     pub(super) locks: Locks,
     pub(super) patience: Patience,
     pub(super) hook: Option<Box<dyn FnMut(Waited) + Send>>,
+    /// How long a call waits before it comes back to be made again.
+    pub(super) piece: Option<Duration>,
+    /// The wait that the last call came back from.
+    paused: Option<Waiting>,
 }
 
 impl Watch {
     pub(super) fn new(locks: Locks) -> Self {
-        Self { locks, patience: Patience::default(), hook: None }
+        Self { locks, patience: Patience::default(), hook: None, piece: None, paused: None }
     }
 
-    /// Asks until the answer is no longer that a rank is awaited, or until `deadline`.
+    /// The next wait is another one.
+    pub(super) fn forget_pause(&mut self) {
+        self.paused = None;
+    }
+
+    /// Asks until the answer is no longer that a rank is awaited, or until `deadline`; goes on with the
+    /// wait that was paused last, if one was.
     pub(super) fn wait<T>(
         &mut self,
         files: &Files,
@@ -71,22 +91,27 @@ impl Watch {
         deadline: Duration,
         mut ask: impl FnMut() -> Result<Progress<T>, LogError>,
     ) -> Result<T, LogError> {
-        for _ in 0..SPINS {
-            if let Progress::Done(done) = ask()? {
-                return Ok(done);
+        let mut waiting = if let Some(paused) = self.paused.take() {
+            paused
+        } else {
+            for _ in 0..SPINS {
+                if let Progress::Done(done) = ask()? {
+                    return Ok(done);
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
-        }
-        let start = Instant::now();
-        let (mut nap, mut next_look, mut is_warned) = (SHORTEST_NAP, YIELDING, false);
+            Waiting { waited: Duration::ZERO, next_look: YIELDING, nap: SHORTEST_NAP, is_warned: false }
+        };
+        let (before, start) = (waiting.waited, Instant::now());
         loop {
             let rank = match ask()? {
                 Progress::Done(done) => return Ok(done),
                 Progress::Awaiting(rank) => rank,
             };
-            let waited = start.elapsed();
-            let end = if waited >= next_look {
-                next_look = waited + LOOK_EVERY;
+            let piece = start.elapsed();
+            let waited = before + piece;
+            let end = if waited >= waiting.next_look {
+                waiting.next_look = waited + LOOK_EVERY;
                 self.locks.look(files, memory, rank).err()
             } else {
                 None
@@ -99,17 +124,22 @@ impl Watch {
                     Progress::Awaiting(_) => Err(end),
                 };
             }
-            if waited >= self.patience.warning && !is_warned {
-                is_warned = true;
+            if waited >= self.patience.warning && !waiting.is_warned {
+                waiting.is_warned = true;
                 if let Some(hook) = &mut self.hook {
                     hook(Waited { rank, waited });
                 }
             }
+            if self.piece.is_some_and(|longest| piece >= longest) {
+                waiting.waited = waited;
+                self.paused = Some(waiting);
+                return Err(LogError::Paused { rank, waited });
+            }
             if waited < YIELDING {
                 thread::yield_now();
             } else {
-                thread::sleep(nap);
-                nap = (nap * 2).min(LONGEST_NAP);
+                thread::sleep(waiting.nap);
+                waiting.nap = (waiting.nap * 2).min(LONGEST_NAP);
             }
         }
     }
@@ -117,8 +147,10 @@ impl Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { locks, patience, hook: _ } = self;
-        formatter.debug_struct("Watch").field("locks", locks).field("patience", patience).finish_non_exhaustive()
+        let Self { locks, patience, hook: _, piece, paused } = self;
+        let mut watch = formatter.debug_struct("Watch");
+        watch.field("locks", locks).field("patience", patience).field("piece", piece).field("paused", paused);
+        watch.finish_non_exhaustive()
     }
 }
 

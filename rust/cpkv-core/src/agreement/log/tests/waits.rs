@@ -133,3 +133,85 @@ fn who_joins_first_waits_for_the_log() {
     zero.wait_for_all(LONG).expect("all join");
     joiner.join().expect("no panic").expect("joined");
 }
+
+/// Makes a call again as often as it pauses. Returns what came of it.
+fn again(log: &mut CommitLog, mut call: impl FnMut(&mut CommitLog) -> Result<(), LogError>) -> LogError {
+    for pauses in 1.. {
+        match call(log).expect_err("nobody comes") {
+            LogError::Paused { waited, .. } => {
+                assert!(waited >= PIECE * pauses, "{waited:?} after {pauses} pauses");
+            }
+            error => return error,
+        }
+    }
+    unreachable!("it pauses for ever")
+}
+
+const PIECE: Duration = Duration::from_millis(4);
+
+#[test]
+fn a_wait_in_pieces_warns_once_and_ends_like_any_other() {
+    let place = Place::new();
+    let [zero, mut one, _two] = place.ranks(TINY);
+    let (sender, warnings) = channel();
+    one.on_wait(move |waited| sender.send(waited).expect("the test listens"));
+    one.set_patience(BRIEF);
+    one.wait_in_pieces(PIECE);
+    let silent = again(&mut one, |one| one.read_entry(&mut Vec::new()));
+    let LogError::Silent { rank: 0, waited } = silent else { panic!("{silent:?}") };
+    assert!(waited >= BRIEF.deadline, "{waited:?}");
+    assert!(warnings.recv().expect("a warning").waited >= BRIEF.warning);
+    assert!(warnings.try_recv().is_err(), "one warning in one wait");
+
+    // One wait, however often it pauses, and another one after it was given up.
+    one.set_patience(Patience { warning: Duration::ZERO, deadline: LONG });
+    for expected in [1, 0, 0, 1] {
+        if expected == 1 {
+            one.forget_pause();
+        }
+        let paused = one.read_entry(&mut Vec::new());
+        assert!(matches!(paused, Err(LogError::Paused { rank: 0, .. })), "{paused:?}");
+        assert_eq!(warnings.try_iter().count(), expected);
+    }
+
+    // A piece is shorter than the time between two looks, and who has left is noticed all the same.
+    drop(zero);
+    let left = again(&mut one, |one| one.read_entry(&mut Vec::new()));
+    assert!(matches!(left, LogError::Left { rank: 0 }), "{left:?}");
+}
+
+#[test]
+fn what_is_paused_is_done_once() {
+    let place = Place::new();
+    let [mut zero, mut one, mut two] = place.ranks(TINY);
+    for log in [&mut zero, &mut one] {
+        log.wait_in_pieces(PIECE);
+    }
+    zero.report((0..3).map(|index| report(index, Fact::Failed))).expect("reported");
+    let mut verdicts = Vec::new();
+    assert!(matches!(one.read_entry(&mut verdicts), Err(LogError::Paused { rank: 0, .. })));
+    for _ in 0..2 {
+        zero.write_entry().expect("written");
+        zero.read_entry(&mut Vec::new()).expect("read");
+    }
+    one.read_entry(&mut verdicts).expect("read");
+    for _ in 0..3 {
+        assert!(matches!(zero.write_entry(), Err(LogError::Paused { rank: 2, .. })));
+    }
+    two.read_entry(&mut Vec::new()).expect("read");
+    zero.write_entry().expect("written");
+    for _ in 0..2 {
+        one.read_entry(&mut verdicts).expect("read");
+    }
+    assert_eq!(verdicts.iter().map(|verdict| verdict.operation.index).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
+fn rank_zero_waits_for_the_others_in_pieces() {
+    let place = Place::new();
+    let mut zero = place.create(TINY).expect("created");
+    zero.wait_in_pieces(PIECE);
+    assert!(matches!(zero.wait_for_all(LONG), Err(LogError::Paused { rank: 1, .. })));
+    let missing = again(&mut zero, |zero| zero.wait_for_all(BRIEF.deadline));
+    assert!(matches!(&missing, LogError::NotJoined { ranks, .. } if *ranks == [1, 2]), "{missing:?}");
+}
