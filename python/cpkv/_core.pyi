@@ -343,7 +343,11 @@ class CacheManager:
         First of all, leases and transactions that were dropped without their end are ended.
 
         With a commit log, what the ranks agreed on at the last tick is applied, and this rank's
-        facts are reported; waits for rank 0 if it is behind, with other threads running.
+        facts are reported; waits for rank 0 if it is behind, with other threads running. Signal
+        handlers run while it waits. What one of them raises (`KeyboardInterrupt`) leaves the tick,
+        and nothing is lost: the same step is to be ticked again, before anything that the other
+        ranks do not do, and goes on where it was. So it is with what the second half of a reduction
+        raises.
 
         Args:
             step: The number of the tick, alike on all ranks.
@@ -352,7 +356,8 @@ class CacheManager:
             now_ns: A clock in nanoseconds that does not go back; the machine's if not given.
 
         Raises:
-            UsageError: A step was left out or came twice; nothing has changed.
+            UsageError: A step was left out or came twice, or another tick is under way; nothing has
+                changed.
             InputError: A stream with unfinished copies has no word: they would never be heard of;
                 nothing has changed.
             RankError: Another rank is dead, silent or has left. Every later tick says so again.
@@ -397,7 +402,9 @@ class CacheManager:
             reduce: Called once in each tick with an operation open, which all ranks know alike, with
                 0s and 1s, `int64`, shape `(n,)`, `n` alike on all ranks. Returns their minimum over
                 all ranks, or something that is called at the next tick and returns it: a reduction
-                that goes on beside the forward.
+                that goes on beside the forward. What that raises leaves the tick, and it is called
+                again when the tick is repeated. What `reduce` itself raises ends the agreement: nobody
+                knows whether the others have this rank's votes.
 
         Raises:
             LogError: The cache has a log or a reduction already.

@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cpkv_core::{LogGeometry, Patience, Votes, Waited};
+use cpkv_core::{LogError, LogGeometry, Patience, Votes, Waited};
 use pyo3::prelude::*;
 
 use crate::errors;
 use crate::log;
+use crate::step::Unfinished;
+use crate::waiting::{self, PIECE};
 use crate::whole::Whole;
 
 /// One sequence number for each copy stream of this rank.
@@ -70,9 +72,19 @@ impl AckWords {
     }
 }
 
-/// How the ranks agree.
+/// How the ranks agree, and the tick that does it.
 #[derive(Default)]
-pub(crate) enum Agreement {
+pub(crate) struct Agreement {
+    pub(crate) way: Way,
+    /// A tick is under way.
+    pub(crate) is_ticking: bool,
+    /// What a tick had done by the time it was left.
+    pub(crate) unfinished: Option<Unfinished>,
+}
+
+/// By what the ranks agree.
+#[derive(Default)]
+pub(crate) enum Way {
     /// There is one.
     #[default]
     Alone,
@@ -99,6 +111,7 @@ impl CommitLog {
         let waited = Arc::new(Mutex::new(Vec::new()));
         let hook = Arc::clone(&waited);
         log.on_wait(move |one| hook.lock().unwrap_or_else(PoisonError::into_inner).push(one));
+        log.wait_in_pieces(PIECE);
         let (rank, is_claimed) = (log.rank(), AtomicBool::new(false));
         Self { rank, log: Mutex::new(Some(log)), waited, fingerprint, is_claimed }
     }
@@ -109,12 +122,13 @@ impl CommitLog {
     }
 
     /// Logs what was waited for.
-    pub(crate) fn tell(&self, py: Python<'_>) {
+    pub(crate) fn tell(&self, py: Python<'_>) -> PyResult<()> {
         let waited = std::mem::take(&mut *self.waited.lock().unwrap_or_else(PoisonError::into_inner));
         for one in waited {
             let text = format!("rank {} waited more than {:?} for rank {}", self.rank, one.waited, one.rank);
-            log::warn(py, &text);
+            log::warn(py, &text)?;
         }
+        Ok(())
     }
 
     pub(crate) fn fingerprint(&self) -> u64 {
@@ -125,11 +139,6 @@ impl CommitLog {
     pub(crate) fn claim(&self) -> bool {
         !self.is_claimed.swap(true, Ordering::Relaxed)
     }
-}
-
-/// The error for a log that is used after it was closed.
-pub(crate) fn closed(py: Python<'_>) -> PyErr {
-    errors::log(py, "the commit log was closed".to_owned())
 }
 
 fn geometry(py: Python<'_>, ranks: Whole, fingerprint: u64) -> PyResult<LogGeometry> {
@@ -187,8 +196,18 @@ impl CommitLog {
         let geometry = geometry(py, ranks, fingerprint)?;
         let timeout = seconds(py, "timeout", timeout)?;
         let rank = rank.count(py, "rank")?;
-        let log = py.detach(|| cpkv_core::CommitLog::join(&directory, name, nonce, rank, geometry, timeout));
-        log.map(|log| Self::new(log, fingerprint)).map_err(|error| errors::from_core(py, &error.into()))
+        let start = Instant::now();
+        let joined = loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            match py.detach(|| cpkv_core::CommitLog::join(&directory, name, nonce, rank, geometry, left.min(PIECE))) {
+                Err(LogError::NotReady { path, .. }) if left <= PIECE => {
+                    break Err(LogError::NotReady { path, waited: start.elapsed() });
+                }
+                Err(LogError::NotReady { .. }) => py.check_signals()?,
+                joined => break joined,
+            }
+        };
+        joined.map(|log| Self::new(log, fingerprint)).map_err(|error| errors::from_core(py, &error.into()))
     }
 
     #[getter]
@@ -199,8 +218,7 @@ impl CommitLog {
     #[pyo3(signature = (timeout = 300.0))]
     fn wait_for_all(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let timeout = seconds(py, "timeout", timeout)?;
-        let waited = py.detach(|| self.lock().as_mut().map(|log| log.wait_for_all(timeout)));
-        waited.ok_or_else(|| closed(py))?.map_err(|error| errors::from_core(py, &error.into()))
+        waiting::wait(py, self, |log| Ok(log.wait_for_all(timeout)?))
     }
 
     #[pyo3(signature = (*, warning = 5.0, deadline = 300.0))]
@@ -208,11 +226,11 @@ impl CommitLog {
         let warning = seconds(py, "warning", warning)?;
         let deadline = seconds(py, "deadline", deadline)?;
         let set = py.detach(|| self.lock().as_mut().map(|log| log.set_patience(Patience { warning, deadline })));
-        set.ok_or_else(|| closed(py))
+        set.ok_or_else(|| waiting::closed(py))
     }
 
     fn close(&self, py: Python<'_>) {
-        // A tick may wait for another rank with the log in its hands.
+        // A tick may have the log in its hands, and waits with it in pieces.
         py.detach(|| self.lock().take());
     }
 

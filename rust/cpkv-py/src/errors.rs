@@ -166,6 +166,11 @@ pub(crate) fn transaction(py: Python<'_>, message: &str) -> PyErr {
     raise(py, |exceptions| &exceptions.transaction, message.to_owned())
 }
 
+/// A `UsageError`.
+pub(crate) fn usage(py: Python<'_>, message: &str) -> PyErr {
+    raise(py, |exceptions| &exceptions.usage, message.to_owned())
+}
+
 /// A `LogError`.
 pub(crate) fn log(py: Python<'_>, message: String) -> PyErr {
     raise(py, |exceptions| &exceptions.log, message)

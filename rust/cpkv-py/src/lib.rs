@@ -3,7 +3,7 @@
 //! One file per topic. Classes are frozen; a method reads its arguments, calls one function of the
 //! core and converts what comes back.
 //!
-//! Lock order: a lease, a commit log, the cache, then what was forgotten. Never the other way round, and never
+//! Lock order: a lease, a commit log, the cache, then what was forgotten; how ranks agree by itself. Never the other way round, and never
 //! Python while a lock is held: long calls run detached from the interpreter and drop their locks before they attach
 //! again, so that a thread waiting for a lock with the interpreter held cannot stop its holder.
 
@@ -21,8 +21,10 @@ mod namespace;
 mod page_ids;
 mod restore;
 mod stats;
+mod step;
 mod tick;
 mod transaction;
+mod waiting;
 mod whole;
 
 use pyo3::prelude::*;

@@ -3,17 +3,17 @@
 use std::hash::{Hash, Hasher};
 use std::sync::{MutexGuard, PoisonError};
 
-use cpkv_core::{CacheConfig, OperationId, Prefill, Votes};
+use cpkv_core::{CacheConfig, OperationId, Prefill};
 use pyo3::prelude::*;
 
 use crate::LONG_CALL_TOKENS;
-use crate::agreement::{self, AckWords, Agreement, CommitLog};
+use crate::agreement::{AckWords, CommitLog, Way};
 use crate::cache::{CacheManager, check_cache, check_transaction};
 use crate::errors;
 use crate::integers::Integers;
 use crate::lease::{Lease, released};
-use crate::page_ids::PageIds;
-use crate::transaction::{TickReport, Ticked, Transaction, ending_of};
+use crate::step::{self, Step};
+use crate::transaction::{TickReport, Transaction, ending_of};
 use crate::whole::Whole;
 
 /// One request of a batch, read.
@@ -54,7 +54,7 @@ impl CacheManager {
         if !log.get().claim() {
             return Err(errors::log(py, "the log is another cache's already".to_owned()));
         }
-        self.attach(py, Agreement::Log(log))
+        self.attach(py, Way::Log(log))
     }
 
     fn attach_reduction(&self, py: Python<'_>, reduce: Py<PyAny>) -> PyResult<()> {
@@ -62,7 +62,7 @@ impl CacheManager {
             let message = format!("reduce: got {}, want something to call", reduce.bind(py).get_type().name()?);
             return Err(errors::input_type(py, message));
         }
-        self.attach(py, Agreement::Reduction(reduce, None))
+        self.attach(py, Way::Reduction(reduce, None))
     }
 
     fn reserve(slf: &Bound<'_, Self>, batch: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Transaction>> {
@@ -130,145 +130,37 @@ impl CacheManager {
         now_ns: Option<Whole>,
     ) -> PyResult<TickReport> {
         let (py, cache) = (slf.py(), slf.get());
-        let step = step.sequence(py, "step")?;
+        let number = step.sequence(py, "step")?;
         // Words before anything else: a failure that a worker noted before its word is seen then.
         let acks = read_acks(acks)?;
         let now_ns = match now_ns {
             Some(now_ns) => now_ns.sequence(py, "now_ns")?,
             None => u64::try_from(cache.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         };
-        let mut agreement = cache.agreement.lock().unwrap_or_else(PoisonError::into_inner);
-        let report = match &mut *agreement {
-            Agreement::Alone => cache.core.call(py, false, |core| {
-                core.check_step(step, &acks)?;
-                cache.forgotten.end(core);
-                core.tick(step, &acks, now_ns).map(|report| Ticked::new(core, report))
-            })?,
-            Agreement::Log(log) => {
-                let log = log.clone_ref(py);
-                drop(agreement);
-                let ticked = py.detach(|| tick_logged(cache, log.get(), step, &acks, now_ns));
-                log.get().tell(py);
-                match ticked.ok_or_else(|| agreement::closed(py))? {
-                    Ok(report) => report,
-                    Err(reason) => return Err(errors::integrity(py, reason)),
-                }
-            }
-            Agreement::Reduction(reduce, last) => {
-                let (reduce, last) = (reduce.clone_ref(py), last.take());
-                drop(agreement);
-                return Self::tick_reduced(slf, step, &acks, now_ns, reduce.bind(py), last);
-            }
-        };
-        report
-            .map(|report| TickReport::new(py, slf.clone().unbind(), report))
-            .map_err(|error| errors::from_core(py, &error))
+        let ticked = step::make(py, cache, &Step { number, acks, now_ns })?;
+        Ok(TickReport::new(slf.clone().unbind(), ticked))
     }
 
     fn has_work(&self, py: Python<'_>) -> PyResult<bool> {
         let agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only what all ranks know alike may make one of several tick.
-        let is_needed = matches!(*agreement, Agreement::Alone) && !self.forgotten.is_empty();
+        let (is_alone, is_unfinished) = (matches!(agreement.way, Way::Alone), agreement.unfinished.is_some());
         drop(agreement);
+        // Only what all ranks know alike may make one of several tick, and a tick that it was left in.
+        let is_needed = is_unfinished || (is_alone && !self.forgotten.is_empty());
         Ok(is_needed || self.core.call(py, false, |core| core.has_work())?)
     }
 }
 
 impl CacheManager {
-    /// Begins a step of one of several ranks, with the end of what was forgotten. True if an entry is due.
-    fn begin(&self, core: &mut cpkv_core::CacheManager, step: u64, acks: &[u64]) -> cpkv_core::Result<bool> {
-        core.check_step(step, acks)?;
-        let is_entry_due = core.begin_step(step)?;
-        self.forgotten.end(core);
-        Ok(is_entry_due)
-    }
-
-    fn attach(&self, py: Python<'_>, agreement: Agreement) -> PyResult<()> {
+    fn attach(&self, py: Python<'_>, way: Way) -> PyResult<()> {
         if self.core.call(py, false, |core| core.open_operations())? > 0 {
             return Err(errors::log(py, "operations are open that were not agreed on".to_owned()));
         }
         let mut attached = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(*attached, Agreement::Alone) {
+        if !matches!(attached.way, Way::Alone) {
             return Err(errors::log(py, "the cache has a way to agree already".to_owned()));
         }
-        *attached = agreement;
+        attached.way = way;
         Ok(())
     }
-
-    /// Applies the votes of the last tick and starts the reduction of this one's. Nothing is locked
-    /// while the reduction is called.
-    fn tick_reduced(
-        slf: &Bound<'_, Self>,
-        step: u64,
-        acks: &[u64],
-        now_ns: u64,
-        reduce: &Bound<'_, PyAny>,
-        last: Option<(Votes, Py<PyAny>)>,
-    ) -> PyResult<TickReport> {
-        let (py, cache) = (slf.py(), slf.get());
-        let refuse = |error: cpkv_core::Error| errors::from_core(py, &error);
-        cache.core.call(py, false, |core| cache.begin(core, step, acks))?.map_err(refuse)?;
-        if let Some((votes, reduced)) = last {
-            let mut reduced = reduced.into_bound(py);
-            if reduced.is_callable() {
-                // The reduction goes on beside the forward; this waits for it.
-                reduced = reduced.call0()?;
-            }
-            let reduced = Integers::read(&reduced, "reduced votes")?;
-            cache.core.call(py, false, |core| core.apply_votes(&votes, reduced.as_slice()))?.map_err(refuse)?;
-        }
-        let (report, votes) = cache.core.call(py, false, |core| {
-            let report = core.end_step();
-            (Ticked::new(core, report), (core.open_operations() > 0).then(|| core.votes(acks, now_ns)))
-        })?;
-        if let Some(votes) = votes {
-            let reduced = reduce.call1((PageIds::of_numbers(votes.numbers()),))?.unbind();
-            let mut agreement = cache.agreement.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Agreement::Reduction(_, last) = &mut *agreement {
-                *last = Some((votes, reduced));
-            }
-        }
-        Ok(TickReport::new(py, slf.clone().unbind(), report))
-    }
-}
-
-/// A tick of one of several ranks, without the interpreter. Only the log is locked while another rank
-/// is waited for. `None` if the log was closed.
-fn tick_logged(
-    cache: &CacheManager,
-    log: &CommitLog,
-    step: u64,
-    acks: &[u64],
-    now_ns: u64,
-) -> Option<Result<cpkv_core::Result<Ticked>, String>> {
-    let mut held = log.lock();
-    let log = held.as_mut()?;
-    let lose = |error| cache.core.run(|core| Err(core.lose_agreement(error)));
-    let mut verdicts = Vec::new();
-    match cache.core.run(|core| cache.begin(core, step, acks)) {
-        Ok(Ok(true)) => {
-            if let Err(error) = log.read_entry(&mut verdicts) {
-                return Some(lose(error));
-            }
-        }
-        Ok(Ok(false)) => {}
-        Ok(Err(error)) => return Some(Ok(Err(error))),
-        Err(reason) => return Some(Err(reason)),
-    }
-    let applied = cache.core.run(|core| {
-        core.apply(&verdicts);
-        let report = core.end_step();
-        (Ticked::new(core, report), core.step_reports(acks, now_ns))
-    });
-    let (report, reports) = match applied {
-        Ok(applied) => applied,
-        Err(reason) => return Some(Err(reason)),
-    };
-    if let Some(reports) = reports {
-        let written = log.report(reports).and_then(|()| if log.rank() == 0 { log.write_entry() } else { Ok(()) });
-        if let Err(error) = written {
-            return Some(lose(error));
-        }
-    }
-    Some(Ok(Ok(report)))
 }

@@ -10,7 +10,6 @@ use pyo3::prelude::*;
 use crate::cache::CacheManager;
 use crate::core::SharedCore;
 use crate::errors;
-use crate::log;
 use crate::page_ids::PageIds;
 use crate::whole::Whole;
 
@@ -244,6 +243,10 @@ impl Ticked {
         let opened = |&id: &OperationId| Opened::new(core, id, OperationKind::LateBackup);
         Self { started: report.started.iter().map(opened).collect(), report }
     }
+
+    pub(crate) fn quarantined(&self) -> Vec<u64> {
+        self.report.quarantined.iter().map(|&id| number(id)).collect()
+    }
 }
 
 /// What has come of operations since the last tick.
@@ -254,12 +257,7 @@ pub(crate) struct TickReport {
 }
 
 impl TickReport {
-    /// Warns of what was quarantined: slots and pages that are lost until somebody ends its stream.
-    pub(crate) fn new(py: Python<'_>, cache: Py<CacheManager>, ticked: Ticked) -> Self {
-        if !ticked.report.quarantined.is_empty() {
-            let ids: Vec<u64> = ticked.report.quarantined.iter().map(|&id| number(id)).collect();
-            log::warn(py, &format!("quarantined {ids:?}: copies are not known to end, and keep their slots and pages"));
-        }
+    pub(crate) fn new(cache: Py<CacheManager>, ticked: Ticked) -> Self {
         Self { ticked, cache }
     }
 }
@@ -283,7 +281,7 @@ impl TickReport {
 
     #[getter]
     fn quarantined(&self) -> Vec<u64> {
-        self.ticked.report.quarantined.iter().map(|&id| number(id)).collect()
+        self.ticked.quarantined()
     }
 
     #[getter]

@@ -124,6 +124,12 @@ pub enum LogError {
         /// The most it can be.
         most: u64,
     },
+    /// The ranks agree by a reduction, and this rank has not taken part in one.
+    #[error("the reduction was not started: {reason}")]
+    Reduction {
+        /// What was raised.
+        reason: String,
+    },
     /// A rank lives and does not come.
     #[error("rank {rank} is silent for {waited:?}")]
     Silent {
