@@ -153,7 +153,7 @@ def test_limits_and_counts():
         ({"lanes": 2**32 - 2}, "lanes is 4294967294, want 1 to 1024"),
         ({"lanes": 3}, "device_pages is 16, want a multiple of lanes, which is 3"),
         ({"host_slots": 0}, "host_slots is 0"),
-        ({"host_slots": 16}, "segment_pages is 32, want at most the 16 host slots of a lane"),
+        ({"host_slots": 16}, "segment_pages is 32, want at most 16, the host_slots of a lane"),
         ({"key": "bigram"}, "key is 'bigram', want one of token, pair"),
         ({"policy": "random"}, "policy is 'random', want one of lru, lfu"),
         ({"device_pool": "mine"}, "device_pool is 'mine', want one of owned, external"),

@@ -37,6 +37,16 @@ pub enum WritePolicy {
     Back,
 }
 
+impl WritePolicy {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Through => "through",
+            Self::Selective(_) => "selective",
+            Self::Back => "back",
+        }
+    }
+}
+
 /// More lanes than any host has ranks.
 pub const MOST_LANES: i64 = 1_024;
 
@@ -142,13 +152,18 @@ impl CacheConfig {
         if self.clean_pages < 0 || self.clean_pages > i64::from(u32::MAX) {
             conflicts.0.push(format!("clean_pages is {}, want 0 to {}", self.clean_pages, u32::MAX));
         }
-        if self.copies == Copies::Assumed && (self.write != WritePolicy::Through || self.clean_pages != 0) {
-            conflicts
-                .0
-                .push("copies are assumed, want tracked ones for another write policy or clean_pages".to_owned());
+        if self.copies == Copies::Assumed {
+            let write = self.write.name();
+            if self.write != WritePolicy::Through {
+                conflicts.0.push(format!("copies is 'assumed', want 'tracked' with write '{write}'"));
+            }
+            if self.clean_pages > 0 {
+                let clean_pages = self.clean_pages;
+                conflicts.0.push(format!("copies is 'assumed', want 'tracked' with clean_pages {clean_pages}"));
+            }
         }
         if self.write == WritePolicy::Back && self.clean_pages == 0 {
-            conflicts.0.push("clean_pages is 0, want 1 or more with write policy back".to_owned());
+            conflicts.0.push("clean_pages is 0, want 1 or more with write 'back'".to_owned());
         }
         if self.write == WritePolicy::Selective(0) {
             conflicts.0.push("write_uses is 0, want 1 or more".to_owned());
@@ -182,7 +197,7 @@ impl Conflicts {
     fn whole_segments(&mut self, slots: u32, segment_pages: u32) -> Option<u32> {
         let whole = slots - slots % segment_pages;
         if whole == 0 {
-            self.0.push(format!("segment_pages is {segment_pages}, want at most the {slots} host slots of a lane"));
+            self.0.push(format!("segment_pages is {segment_pages}, want at most {slots}, the host_slots of a lane"));
         }
         Some(whole).filter(|&whole| whole > 0)
     }
@@ -233,6 +248,20 @@ mod tests {
                 "device_pages is 10, want a multiple of lanes, which is 4",
                 "segment_pages is 0, want 1 to 4294967294",
                 "host_slots is -7, want 1 to 4294967294",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_assumed_copies_exclude_is_listed_by_setting() {
+        let config = CacheConfig { write: WritePolicy::Selective(0), clean_pages: 3, ..CacheConfig::default() };
+        let Err(Error::Config { conflicts }) = config.check() else { panic!("refused") };
+        assert_eq!(
+            conflicts,
+            [
+                "copies is 'assumed', want 'tracked' with write 'selective'",
+                "copies is 'assumed', want 'tracked' with clean_pages 3",
+                "write_uses is 0, want 1 or more",
             ]
         );
     }

@@ -895,7 +895,7 @@ fn write_policies_that_cannot_be_are_refused() {
     assert_eq!(conflicts.len(), 2, "{conflicts:?}");
     let config = CacheConfig { write: WritePolicy::Back, copies: Copies::Tracked, ..CacheConfig::default() };
     let error = cpkv_core::CacheManager::new(&config).unwrap_err();
-    assert_eq!(error.to_string(), "clean_pages is 0, want 1 or more with write policy back");
+    assert_eq!(error.to_string(), "clean_pages is 0, want 1 or more with write 'back'");
     let config = CacheConfig { write: WritePolicy::Selective(0), copies: Copies::Tracked, ..CacheConfig::default() };
     let error = cpkv_core::CacheManager::new(&config).unwrap_err();
     assert_eq!(error.to_string(), "write_uses is 0, want 1 or more");
