@@ -159,7 +159,7 @@ fn a_split_while_copies_are_under_way_changes_nothing() {
 fn every_chunk_of_a_long_prompt_is_backed_up_once() {
     for key in [cpkv_core::KeyKind::Token, cpkv_core::KeyKind::Pair] {
         for chunk in [64 * 9 - 1, 64 * 9, 64 * 9 + 1, 8_192] {
-            let mut lab = Lab::new(Shape { key, page_tokens: 64, lanes: 1 }, 512, 512);
+            let mut lab = Lab::new(Shape { key, ..Shape::default() }, 512, 512);
             let tokens: Vec<i64> = (0..20_000).collect();
             let mut lease = Some(lab.cache.lock(&lab.find(&tokens), 0));
             for end in (chunk..tokens.len()).step_by(chunk).chain([tokens.len()]) {
@@ -258,7 +258,7 @@ fn routers_are_told_of_a_host_copy_once_and_not_before_it_is_there() {
 fn names_of_pages_are_the_same_everywhere_and_depend_on_the_namespace() {
     let tokens: Vec<i64> = (1..=65).collect();
     let names = |key: cpkv_core::KeyKind, tokens: &[i64], namespace: &Namespace| {
-        let lab = Lab::new(Shape { key, page_tokens: 64, lanes: 1 }, 8, 8);
+        let lab = Lab::new(Shape { key, ..Shape::default() }, 8, 8);
         lab.cache.page_hashes(tokens, namespace)
     };
     let (token, pair) = (cpkv_core::KeyKind::Token, cpkv_core::KeyKind::Pair);
@@ -446,7 +446,7 @@ fn an_engine_is_told_when_its_pages_are_free() {
     let mut lab = Lab::with(&config);
     let tokens = [1, 2, 3];
     let lease = lab.cache.lock(&lab.find(&tokens), 0);
-    let pages = [5, 6, 7];
+    let pages = lab.take_pages_in(&[0, 0, 0]).unwrap();
     let reserved = lab.cache.reserve(Prefill { tokens: &tokens, device_pages: &pages, lease: &lease }).unwrap();
     let Reserved::Slots(id) = reserved else { panic!() };
     lab.cache.submitted(id, 0, 1).unwrap();
@@ -455,9 +455,9 @@ fn an_engine_is_told_when_its_pages_are_free() {
     lab.cache.release(lease);
     assert_eq!(lab.tick().freed_pages, []);
     lab.engine.acks[0] = 1;
-    let freed: Vec<u32> = lab.tick().freed_pages.iter().map(|page| page.raw()).collect();
-    assert_eq!(freed, [5, 6, 7]);
-    assert_eq!(lab.cache.free(&[5]).unwrap().len(), 1, "its to free again");
+    let freed: Vec<i64> = lab.tick().freed_pages.iter().map(|page| i64::from(page.raw())).collect();
+    assert_eq!(freed, pages);
+    assert_eq!(lab.cache.free(&pages[..1]).unwrap().len(), 1, "its to free again");
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
+use std::collections::{BTreeSet, HashMap};
+
 use cpkv_core::machine::Phase;
 use cpkv_core::{
-    CacheConfig, CacheManager, Copies, Hit, Inserted, KeyKind, Lane, Lease, Namespace, OperationId, PageId, Pages,
-    Placement, Prefill, Reserved, TickReport, Tokens,
+    CacheConfig, CacheManager, Copies, Hit, Inserted, KeyKind, Lane, Lease, Namespace, NodeDump, OperationId, PageId,
+    Pages, Placement, PoolOwner, Prefill, Reserved, TickReport, Tokens,
 };
 
 use crate::engine::{Content, Engine, ITEMS};
@@ -16,14 +18,39 @@ pub(crate) struct Shape {
     pub(crate) key: KeyKind,
     pub(crate) page_tokens: i64,
     pub(crate) lanes: i64,
+    pub(crate) owner: PoolOwner,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { key: KeyKind::Token, page_tokens: 64, lanes: 1, owner: PoolOwner::Cpkv }
+    }
+}
+
+impl Shape {
+    /// Tracked copies of a target and a draft; with so many pages and slots in each lane.
+    pub(crate) fn config(self, device_pages: i64, host_slots: i64) -> CacheConfig {
+        CacheConfig {
+            key: self.key,
+            page_tokens: self.page_tokens,
+            lanes: self.lanes,
+            owner: self.owner,
+            device_pages: device_pages * self.lanes,
+            host_slots: Some(host_slots * self.lanes),
+            segment_pages: 1,
+            copies: Copies::Tracked,
+            has_draft: true,
+            ..CacheConfig::default()
+        }
+    }
 }
 
 pub(crate) fn shapes() -> Vec<Shape> {
     let mut shapes = Vec::new();
     for key in [KeyKind::Token, KeyKind::Pair] {
-        for page_tokens in [1, 16, 64] {
-            for lanes in [1, 2] {
-                shapes.push(Shape { key, page_tokens, lanes });
+        for page_tokens in [1, 4, 64] {
+            for lanes in [1, 2, 4] {
+                shapes.push(Shape { key, page_tokens, lanes, ..Shape::default() });
             }
         }
     }
@@ -51,26 +78,26 @@ pub(crate) struct Lab {
     pub(crate) cache: CacheManager,
     pub(crate) engine: Engine,
     pub(crate) now_ns: u64,
+    copies: Copies,
+    /// The free pages of an engine that owns the pool, lowest first.
+    free: Option<BTreeSet<i64>>,
     step: u64,
 }
 
 impl Lab {
     pub(crate) fn new(shape: Shape, device_pages: i64, host_slots: i64) -> Self {
-        Self::with(&CacheConfig {
-            key: shape.key,
-            page_tokens: shape.page_tokens,
-            lanes: shape.lanes,
-            device_pages: device_pages * shape.lanes,
-            host_slots: Some(host_slots * shape.lanes),
-            segment_pages: 1,
-            copies: Copies::Tracked,
-            has_draft: true,
-            ..CacheConfig::default()
-        })
+        Self::with(&shape.config(device_pages, host_slots))
     }
 
     pub(crate) fn with(config: &CacheConfig) -> Self {
-        Self { cache: CacheManager::new(config).unwrap(), engine: Engine::default(), now_ns: 0, step: 0 }
+        Self {
+            cache: CacheManager::new(config).unwrap(),
+            engine: Engine::default(),
+            now_ns: 0,
+            copies: config.copies,
+            free: (config.owner == PoolOwner::Engine).then(|| (0..config.device_pages).collect()),
+            step: 0,
+        }
     }
 
     /// Tokens that make exactly `pages` pages, numbered from `first` on.
@@ -118,7 +145,10 @@ impl Lab {
     /// The same with pages of its own.
     pub(crate) fn go_on_with(&mut self, tokens: &[i64], lease: Lease, pages: Vec<i64>) -> Request {
         let first = lease.device_pages().0;
-        let reserved = self.cache.reserve(Prefill { tokens, device_pages: &pages, lease: &lease }).unwrap();
+        let reserved = match self.copies {
+            Copies::Assumed => Reserved::Nothing,
+            Copies::Tracked => self.cache.reserve(Prefill { tokens, device_pages: &pages, lease: &lease }).unwrap(),
+        };
         self.check();
         Request { tokens: tokens.to_vec(), lease: Some(lease), pages, reserved, first }
     }
@@ -127,10 +157,53 @@ impl Lab {
     pub(crate) fn take_pages(&mut self, first: u32, end: u32) -> Vec<i64> {
         let lanes = i64::from(self.cache.lanes().count());
         let placed: Vec<i64> = (first..end).map(|page| i64::from(page) % lanes).collect();
-        let freed = self.cache.evict_for(Placement::Each(&placed)).unwrap().expect("room");
+        self.take_pages_in(&placed).expect("room")
+    }
+
+    /// A page in each of these lanes, evicting for them; `None` if there is no room.
+    pub(crate) fn take_pages_in(&mut self, lanes: &[i64]) -> Option<Vec<i64>> {
+        if self.free.is_some() {
+            return self.take_engine_pages(lanes);
+        }
+        let freed = self.cache.evict_for(Placement::Each(lanes)).unwrap()?;
         self.scribble(&freed);
-        let pages = self.cache.allocate(Placement::Each(&placed)).unwrap().unwrap();
-        pages.iter().map(|page| i64::from(page.raw())).collect()
+        let pages = self.cache.allocate(Placement::Each(lanes)).unwrap().unwrap();
+        Some(pages.iter().map(|page| i64::from(page.raw())).collect())
+    }
+
+    /// What an engine with an allocator of its own does: it evicts what it lacks in each lane, if
+    /// there is enough.
+    fn take_engine_pages(&mut self, lanes: &[i64]) -> Option<Vec<i64>> {
+        let count = i64::from(self.cache.lanes().count());
+        let missing = |lab: &Self, lane: i64| {
+            let wanted = lanes.iter().filter(|&&wanted| wanted == lane).count();
+            let free = lab.free.iter().flatten().filter(|&page| page % count == lane).count();
+            u32::try_from(wanted.saturating_sub(free)).unwrap()
+        };
+        let lane = |lane: i64| Lane(u32::try_from(lane).unwrap());
+        if !(0..count).all(|each| missing(self, each) <= self.cache.evictable_pages(lane(each)).unwrap()) {
+            return None;
+        }
+        for each in 0..count {
+            // Pages of other lanes may have been in the way.
+            let freed = self.cache.evict(lane(each), missing(self, each)).unwrap();
+            self.scribble(&freed);
+        }
+        let free = self.free.as_mut().expect("the engine's");
+        let mut take = |lane: &i64| {
+            let page = *free.iter().find(|&page| page % count == *lane).expect("evicted for");
+            free.remove(&page);
+            page
+        };
+        Some(lanes.iter().map(&mut take).collect())
+    }
+
+    /// Device pages that nobody uses.
+    pub(crate) fn free_pages(&self) -> u32 {
+        match &self.free {
+            Some(free) => u32::try_from(free.len()).unwrap(),
+            None => self.cache.stats().device_free_pages,
+        }
     }
 
     pub(crate) fn free(&mut self, pages: &[i64]) {
@@ -150,8 +223,14 @@ impl Lab {
         count
     }
 
+    /// Nobody relies on what has come free, and an engine may use its own pages again.
     pub(crate) fn scribble(&mut self, pages: &[PageId]) {
         self.engine.scribble(pages.iter().map(|page| page.raw()));
+        if let Some(free) = &mut self.free {
+            for page in pages {
+                assert!(free.insert(i64::from(page.raw())), "{page:?} comes free twice");
+            }
+        }
     }
 
     /// The forward computes one item of the request's pages, and its hook submits the copy.
@@ -274,17 +353,29 @@ impl Lab {
         let stats = self.cache.stats();
         let used = stats.host_cached_slots + stats.host_reserved_slots + stats.host_draining_slots;
         assert!(used + stats.host_quarantined_slots <= stats.host_capacity_slots);
-        let dump = self.cache.dump();
-        let mut prefixes: std::collections::HashMap<u32, Vec<i64>> = std::collections::HashMap::new();
-        for node in &dump.nodes {
-            let mut prefix = node.parent.map(|parent| prefixes[&parent].clone()).unwrap_or_default();
-            prefix.extend(&node.tokens);
-            prefixes.insert(node.index, prefix.clone());
-            prefix.extend(node.successor);
-            let first = node.end.0 - u32::try_from(node.host_slots.len()).unwrap();
-            for (place, slot) in (0..).zip(&node.host_slots) {
-                let expected = self.content(&prefix, first + place);
-                assert_eq!(self.engine.host.get(&slot.raw()), Some(&expected), "page {} of {prefix:?}", first + place);
+        if self.copies == Copies::Tracked {
+            self.each_page(|tokens, page, node, place| {
+                let Some(slot) = node.host_slots.get(place) else { return };
+                let expected = self.content(tokens, page);
+                assert_eq!(self.engine.host.get(&slot.raw()), Some(&expected), "page {page} of {tokens:?}");
+            });
+        }
+    }
+
+    /// Shows each page of the tree to `see`: the tokens up to its end and the one after it, its number, its
+    /// node and its place in that.
+    pub(crate) fn each_page(&self, mut see: impl FnMut(&[i64], u32, &NodeDump, usize)) {
+        let shape = self.cache.shape();
+        let mut prefixes: HashMap<u32, Vec<i64>> = HashMap::new();
+        for node in &self.cache.dump().nodes {
+            let mut tokens = node.parent.map(|parent| prefixes[&parent].clone()).unwrap_or_default();
+            let first = tokens.len() / shape.page_tokens();
+            tokens.extend(&node.tokens);
+            prefixes.insert(node.index, tokens.clone());
+            tokens.extend(node.successor);
+            for page in first..node.end.index() {
+                let end = (page + 1) * shape.page_tokens() + shape.successor_tokens();
+                see(&tokens[..end], u32::try_from(page).unwrap(), node, page - first);
             }
         }
     }
