@@ -78,7 +78,7 @@ pub(crate) struct Lab {
     pub(crate) cache: CacheManager,
     pub(crate) engine: Engine,
     pub(crate) now_ns: u64,
-    copies: Copies,
+    pub(crate) copies: Copies,
     /// The free pages of an engine that owns the pool, lowest first.
     free: Option<BTreeSet<i64>>,
     step: u64,
@@ -135,11 +135,16 @@ impl Lab {
 
     /// The next chunk of a request that holds a lease.
     pub(crate) fn go_on(&mut self, tokens: &[i64], lease: Lease) -> Request {
+        self.go_on_if_room(tokens, lease).expect("room")
+    }
+
+    /// The same, or the lease again if there is no room for its pages.
+    pub(crate) fn go_on_if_room(&mut self, tokens: &[i64], lease: Lease) -> Result<Request, Lease> {
         assert_eq!(lease.host_pages().0, 0, "these requests restore nothing");
         let first = lease.device_pages().0;
         let all = self.cache.shape().pages_in(Tokens(tokens.len())).0;
-        let pages = self.take_pages(first, all);
-        self.go_on_with(tokens, lease, pages)
+        let Some(pages) = self.take_pages_in(&self.lanes_of(first, all)) else { return Err(lease) };
+        Ok(self.go_on_with(tokens, lease, pages))
     }
 
     /// The same with pages of its own.
@@ -155,9 +160,11 @@ impl Lab {
 
     /// Pages for those from `first` up to `end` of a prompt.
     pub(crate) fn take_pages(&mut self, first: u32, end: u32) -> Vec<i64> {
-        let lanes = i64::from(self.cache.lanes().count());
-        let placed: Vec<i64> = (first..end).map(|page| i64::from(page) % lanes).collect();
-        self.take_pages_in(&placed).expect("room")
+        self.take_pages_in(&self.lanes_of(first, end)).expect("room")
+    }
+
+    fn lanes_of(&self, first: u32, end: u32) -> Vec<i64> {
+        (first..end).map(|page| i64::from(page % self.cache.lanes().count())).collect()
     }
 
     /// A page in each of these lanes, evicting for them; `None` if there is no room.

@@ -1,0 +1,26 @@
+//! Promises in every shape that a cache can have: both keys, pages of 1, 4 and 64 tokens, 1, 2 and 4 lanes,
+//! pages that cpkv allocates and pages of an engine. One file for each thing that is promised.
+
+#![expect(clippy::unwrap_used, reason = "test code")]
+
+#[path = "../engine/mod.rs"]
+mod engine;
+#[path = "../lab/mod.rs"]
+mod lab;
+
+mod accounting;
+mod locks;
+mod pinned;
+mod recount;
+mod restored;
+mod room;
+mod splits;
+
+use cpkv_core::PoolOwner;
+use lab::{Shape, shapes};
+
+/// The shapes of the lab, with pages of both owners.
+fn every_shape() -> Vec<Shape> {
+    let owners = [PoolOwner::Cpkv, PoolOwner::Engine];
+    shapes().into_iter().flat_map(|shape| owners.map(|owner| Shape { owner, ..shape })).collect()
+}
