@@ -446,7 +446,7 @@ fn an_engine_is_told_when_its_pages_are_free() {
     let mut lab = Lab::with(&config);
     let tokens = [1, 2, 3];
     let lease = lab.cache.lock(&lab.find(&tokens), 0);
-    let pages = lab.take_pages_in(&[0, 0, 0]).unwrap();
+    let pages = lab.take_pages(0, 3);
     let reserved = lab.cache.reserve(Prefill { tokens: &tokens, device_pages: &pages, lease: &lease }).unwrap();
     let Reserved::Slots(id) = reserved else { panic!() };
     lab.cache.submitted(id, 0, 1).unwrap();

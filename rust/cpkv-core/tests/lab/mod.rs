@@ -80,7 +80,7 @@ pub(crate) struct Lab {
     pub(crate) now_ns: u64,
     pub(crate) copies: Copies,
     /// The free pages of an engine that owns the pool, lowest first.
-    free: Option<BTreeSet<i64>>,
+    pub(crate) free: Option<BTreeSet<i64>>,
     step: u64,
 }
 
@@ -203,14 +203,6 @@ impl Lab {
             page
         };
         Some(lanes.iter().map(&mut take).collect())
-    }
-
-    /// Device pages that nobody uses.
-    pub(crate) fn free_pages(&self) -> u32 {
-        match &self.free {
-            Some(free) => u32::try_from(free.len()).unwrap(),
-            None => self.cache.stats().device_free_pages,
-        }
     }
 
     pub(crate) fn free(&mut self, pages: &[i64]) {

@@ -9,12 +9,15 @@ mod engine;
 mod lab;
 
 mod accounting;
+mod keys;
 mod locks;
+mod namespaces;
 mod pinned;
 mod recount;
 mod restored;
 mod room;
 mod splits;
+mod uses;
 
 use cpkv_core::PoolOwner;
 use lab::{Shape, shapes};

@@ -8,6 +8,14 @@ use cpkv_core::machine::Phase;
 use crate::lab::Lab;
 
 impl Lab {
+    /// Device pages that nobody uses.
+    pub(crate) fn free_pages(&self) -> u32 {
+        match &self.free {
+            Some(free) => u32::try_from(free.len()).unwrap(),
+            None => self.cache.stats().device_free_pages,
+        }
+    }
+
     /// Everything that the cache counts is what its dump has, and nothing is in two places. `held` are the
     /// device pages that requests have, which are not in the tree.
     pub(crate) fn recount(&self, held: u32) {
