@@ -9,6 +9,8 @@ mod engine;
 mod lab;
 
 mod accounting;
+mod chunks;
+mod decode;
 mod keys;
 mod locks;
 mod namespaces;
