@@ -64,7 +64,7 @@ pub(crate) struct Request {
     pub(crate) lease: Option<Lease>,
     pub(crate) pages: Vec<i64>,
     pub(crate) reserved: Reserved,
-    first: u32,
+    pub(crate) first: u32,
 }
 
 impl Request {
