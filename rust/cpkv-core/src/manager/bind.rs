@@ -94,6 +94,11 @@ impl CacheManager {
             // Before the binding, which has to wait for what is in front of its pages.
             self.back_up_late(deepest, first, Room::Any);
         }
+        if !is_whole {
+            for node in self.own_nodes(deepest, first) {
+                self.tree.arena[node].state.is_partial = true;
+            }
+        }
         if let Some(id) = transaction.filter(|&id| self.operations.get(id).is_some()) {
             self.bind(id, deepest);
         }

@@ -60,7 +60,7 @@ impl CacheManager {
             let mut dirty: Vec<NodeIndex> = Vec::new();
             self.device.leaves.visit_in_order(lane, |node| {
                 let node_pages = self.tree.arena[node].len();
-                if !self.tiers_of(node).host {
+                if !self.tiers_of(node).host && !self.tree.arena[node].state.is_partial {
                     dirty.push(node);
                 }
                 left = if node_pages < left { left - node_pages } else { Pages::ZERO };
@@ -90,7 +90,8 @@ impl CacheManager {
         let mut is_open = false;
         for node in self.own_nodes(end, first) {
             let state = &self.tree.arena[node].state;
-            let wants_copy = state.tiers.device && !state.tiers.host && state.pending.is_none();
+            let has_one = state.tiers.host || state.pending.is_some();
+            let wants_copy = state.tiers.device && !has_one && !state.is_partial;
             let start = self.tree.arena[node].start().max(first);
             match runs.last_mut() {
                 Some((_, run_first)) if wants_copy && is_open => *run_first = start,

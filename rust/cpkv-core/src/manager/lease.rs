@@ -98,7 +98,7 @@ impl CacheManager {
             let Tiers { device, host } = node.state.tiers;
             if device {
                 device_pages = device_pages.max(node.end);
-                lacks_copies |= !host && node.state.pending.is_none();
+                lacks_copies |= !host && node.state.pending.is_none() && !node.state.is_partial;
             }
             next = node.parent;
         }

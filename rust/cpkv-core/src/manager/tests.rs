@@ -199,6 +199,10 @@ fn the_digest_sees_every_difference() {
             let index = node(cache, |_| true);
             cache.tree.arena[index].state.usage.priority -= 1;
         }),
+        ("a part that is missing", |cache| {
+            let index = node(cache, |_| true);
+            cache.tree.arena[index].state.is_partial = true;
+        }),
         ("a page", |cache| {
             let index = node(cache, |node| node.state.tiers.device);
             cache.tree.rows_mut(index)[0].device = PageId::new(99);

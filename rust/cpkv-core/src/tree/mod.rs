@@ -584,7 +584,7 @@ impl Tree {
             digest.add(u64::from(node.end.0));
             digest.add(u64::from(node.state.locks));
             digest.add_id(node.state.pending.map(OperationIndex::raw));
-            digest.add(u64::from(node.is_flushed));
+            digest.add(u64::from(node.is_flushed) << 1 | u64::from(node.state.is_partial));
             let Usage { created, last_access, hits, priority } = node.state.usage;
             digest.add(created);
             digest.add(last_access);

@@ -17,6 +17,7 @@ mod locks;
 mod many_at_once;
 mod namespaces;
 mod owners;
+mod partial;
 mod pinned;
 mod recount;
 mod restored;

@@ -1,0 +1,103 @@
+//! Pages of whose state a part was never written: the device has them, and no copy of them is ever made, whatever
+//! would have one made of others.
+
+use cpkv_core::{CacheConfig, Namespace, Tokens, WritePolicy};
+
+use crate::engine::TARGET_ITEMS;
+use crate::every_shape;
+use crate::lab::Lab;
+
+const PAGES: u32 = 4;
+
+/// What else happens to them.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Then {
+    Nothing,
+    /// Other requests use them.
+    Used,
+    /// A lease, or another prompt, splits them.
+    SplitByLease,
+    SplitByBranch,
+    /// Their request goes on behind them.
+    Extended,
+    /// They are computed again, as a whole, and are the cache's already.
+    ComputedAgain,
+}
+
+const ALL: [Then; 6] =
+    [Then::Nothing, Then::Used, Then::SplitByLease, Then::SplitByBranch, Then::Extended, Then::ComputedAgain];
+
+/// Inserts pages of which the forward of the draft did not run, or that of the target.
+fn insert_partial(lab: &mut Lab, target_ran: bool) -> Vec<i64> {
+    let tokens = lab.prompt(0, PAGES);
+    let mut request = lab.start(&tokens);
+    let items = if target_ran { 0..TARGET_ITEMS } else { TARGET_ITEMS..TARGET_ITEMS + 1 };
+    items.for_each(|item| lab.compute(&request, item));
+    lab.cache.forward_end(&[request.transaction()], target_ran, !target_ran).unwrap();
+    lab.insert(&mut request);
+    lab.release(&mut request);
+    tokens
+}
+
+#[test]
+fn no_copy_is_made_of_a_part() {
+    for shape in every_shape() {
+        // All of it would be evicted next, or nobody looks at that.
+        for clean_pages in [0, 16] {
+            for target_ran in [true, false] {
+                for then in ALL {
+                    let mut lab = Lab::with(&CacheConfig { clean_pages, ..shape.config(32, 32) });
+                    let tokens = insert_partial(&mut lab, target_ran);
+                    let (branch, longer) = (lab.branch(&tokens, 2, 1), lab.prompt(0, PAGES + 2));
+                    match then {
+                        Then::Nothing => {}
+                        Then::Used | Then::SplitByLease => {
+                            let pages = if then == Then::Used { PAGES } else { 2 };
+                            let limit = Tokens(pages as usize * lab.cache.shape().page_tokens());
+                            let hit = lab.cache.match_prefix(&tokens, &Namespace::default(), Some(limit));
+                            let lease = lab.cache.lock(&hit, 0);
+                            assert_eq!(lease.device_pages().0, pages);
+                            lab.drain();
+                            lab.cache.release(lease);
+                        }
+                        Then::SplitByBranch | Then::Extended => {
+                            let other = lab.start(if then == Then::Extended { &longer } else { &branch });
+                            lab.complete(other);
+                        }
+                        Then::ComputedAgain => {
+                            let lease = lab.cache.lock(&lab.find(&[]), 0);
+                            let again = lab.go_on(&tokens, lease);
+                            lab.complete(again);
+                        }
+                    }
+                    lab.drain();
+                    let what = format!("{shape:?} {clean_pages} {target_ran} {then:?}");
+                    lab.each_page(|prefix, _, node, _| {
+                        if tokens.starts_with(prefix) {
+                            assert!(node.host_slots.is_empty(), "{what}");
+                        }
+                    });
+                    lab.recount(0);
+                    // What is only on the host behind them could not be reached without them.
+                    lab.evict_all();
+                    assert_eq!((lab.found(&tokens), lab.cache.stats().host_cached_slots), ((0, 0), 0), "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// The control: pages that are whole get their copies on all of these ways.
+#[test]
+fn whole_pages_are_copied_on_every_way() {
+    for shape in every_shape() {
+        for write in [WritePolicy::Through, WritePolicy::Back] {
+            let mut lab = Lab::with(&CacheConfig { clean_pages: 16, write, ..shape.config(32, 32) });
+            let tokens = lab.prompt(0, PAGES);
+            let request = lab.start(&tokens);
+            lab.complete(request);
+            lab.drain();
+            assert_eq!(lab.cache.stats().host_cached_slots, PAGES, "{shape:?} {write:?}");
+        }
+    }
+}
