@@ -11,6 +11,7 @@ mod lab;
 mod accounting;
 mod chunks;
 mod decode;
+mod deep_trees;
 mod fronts;
 mod keys;
 mod locks;
