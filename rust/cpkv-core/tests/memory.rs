@@ -1,5 +1,5 @@
-//! The heap, measured by an allocator that counts: bounded by what lives, and as large as the
-//! cache says it is.
+//! The heap, measured by an allocator that counts: bounded by what lives, as large as the cache says it is,
+//! and not asked for more by a call than the call is about.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -8,8 +8,11 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use common::{admit, prompt};
-use cpkv_core::{CacheConfig, CacheManager, KeyKind, Lane, Namespace, Stats};
+use common::{admit, extend, prompt};
+use cpkv_core::machine::Reason;
+use cpkv_core::{
+    CacheConfig, CacheManager, Copies, KeyKind, Lane, Namespace, Pages, Placement, Policy, Prefill, Reserved, Stats,
+};
 
 struct Counting;
 
@@ -17,11 +20,14 @@ thread_local! {
     /// Of this thread alone: the test runner allocates as well, on others. Below zero if the thread has
     /// freed what another one gave it.
     static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
+    /// All that was ever asked for.
+    static TAKEN_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 fn count(change: isize) {
     // Not there any more while the thread ends.
     let _ = LIVE_BYTES.try_with(|bytes| bytes.set(bytes.get() + change));
+    let _ = TAKEN_BYTES.try_with(|bytes| bytes.set(bytes.get() + usize::try_from(change).unwrap_or(0)));
 }
 
 #[expect(unsafe_code, reason = "an allocator is unsafe by its interface")]
@@ -50,6 +56,13 @@ fn live_bytes() -> isize {
 /// What this thread has allocated since `before` and not freed.
 fn bytes_since(before: isize) -> usize {
     usize::try_from(live_bytes() - before).unwrap()
+}
+
+/// What `call` asks the heap for, whether it keeps it or not.
+fn bytes_taken<T>(call: impl FnOnce() -> T) -> usize {
+    let before = TAKEN_BYTES.with(Cell::get);
+    drop(call());
+    TAKEN_BYTES.with(Cell::get) - before
 }
 
 /// A conversation-like stream that evicts with every request: prompts of up to 40 pages that share
@@ -221,4 +234,143 @@ fn tokens_that_fit_are_compact_again() {
     cache.evict(Lane(0), 5_100).unwrap();
     let (heap, live) = (bytes_since(before), 4_900 * (64 * 4 + 8));
     assert!(heap < live + 100_000, "{heap} for {live}");
+}
+
+/// Slots come and go in a large pool while few are used: neither those that are used nor the others grow.
+#[test]
+fn backups_that_come_and_go_leave_nothing_behind() {
+    const NODES: i64 = 1_000;
+    for key in [KeyKind::Token, KeyKind::Pair] {
+        for lanes in [1, 4] {
+            let before = live_bytes();
+            let config = CacheConfig {
+                key,
+                page_tokens: 1,
+                lanes,
+                device_pages: 8_000,
+                host_slots: Some(1_000_000),
+                segment_pages: 1,
+                copies: Copies::Tracked,
+                ..CacheConfig::default()
+            };
+            let mut cache = CacheManager::new(&config).unwrap();
+            let empty = bytes_since(before);
+            let mut step = 0;
+            for node in 0..NODES {
+                assert_eq!(back_up(&mut cache, 1_000_000 + 10 * node, &mut step, false), 1);
+            }
+            assert_eq!(cache.stats().host_cached_slots, 4 * 1_000);
+            let used = bytes_since(before);
+            assert!(used - empty <= 1_000 * 1_000, "{} bytes for 1,000 nodes", used - empty);
+            for round in 0..50_000 {
+                assert_eq!(back_up(&mut cache, 10 * (round % 777), &mut step, true), 0);
+            }
+            let (heap, counted) = (bytes_since(before), cache.metadata_bytes());
+            assert!(heap <= used + 10_000, "{heap} bytes after 50,000 rounds, {used} before");
+            assert!(heap.abs_diff(counted) <= heap / 100, "{heap} bytes on the heap, {counted} counted");
+            cache.check_integrity().unwrap();
+            drop(cache);
+            assert_eq!(live_bytes(), before);
+        }
+    }
+}
+
+/// A backup of four pages, committed or given up; returns how many commits there were.
+fn back_up(cache: &mut CacheManager, first: i64, step: &mut u64, aborts: bool) -> usize {
+    let tokens = prompt(cache, first, 4);
+    let mut lease = cache.lock(&cache.match_prefix(&tokens, &Namespace::default(), None), 0);
+    let pages = common::ids(&cache.allocate(Placement::Stripe(4, Lane(0))).unwrap().unwrap());
+    let prefill = Prefill { tokens: &tokens, device_pages: &pages, lease: &lease };
+    let Reserved::Slots(id) = cache.reserve(prefill).unwrap() else { panic!("there is room") };
+    cache.submitted(id, 0, 1).unwrap();
+    cache.forward_end(&[id], true, true).unwrap();
+    if aborts {
+        cache.abort(id, Reason::Aborted).unwrap();
+        cache.free(&pages).unwrap();
+    } else {
+        cache.insert_bound(&tokens, &pages, &mut lease, id).unwrap();
+    }
+    cache.release(lease);
+    let report = cache.tick(*step, &[1], 0).unwrap();
+    *step += 1;
+    report.committed.len()
+}
+
+// --- What a call takes ---
+
+/// A prompt of a million tokens: no call makes anything of each of them.
+#[test]
+fn a_long_prompt_is_looked_at_and_not_copied() {
+    for key in [KeyKind::Token, KeyKind::Pair] {
+        for (page_tokens, pages) in [(64, 16_384), (1, 1_000_000)] {
+            let mut cache = common::cache(key, page_tokens, pages + 8, None);
+            let tokens = prompt(&cache, 0, u32::try_from(pages).unwrap());
+            let longer = prompt(&cache, 0, u32::try_from(pages).unwrap() + 1);
+            let whole = bytes_taken(|| admit(&mut cache, &tokens, &Namespace::default()));
+            assert!(whole >= tokens.len() * 4, "its tokens are kept once");
+            let hit = || cache.match_prefix(&longer, &Namespace::default(), None);
+            assert_eq!((hit().pages(), bytes_taken(hit)), (Pages(u32::try_from(pages).unwrap()), 0));
+            let hit = hit();
+            let mut lease = cache.lock(&hit, 0);
+            let given = common::ids(&cache.allocate(Placement::Stripe(1, Lane(0))).unwrap().unwrap());
+            // A page more: a table that grows with the number of pages may be among it.
+            let more = bytes_taken(|| cache.insert(&longer, &given, &mut lease).unwrap());
+            assert!(more <= 4_000 + tokens.len() / 8, "{more} bytes for one page more, {key:?} {page_tokens}");
+            assert!(bytes_taken(|| cache.release(lease)) <= 4_000);
+        }
+    }
+}
+
+#[test]
+fn a_prompt_in_chunks_takes_little_more_than_at_once() {
+    for key in [KeyKind::Token, KeyKind::Pair] {
+        let tokens_of = |cache: &CacheManager| prompt(cache, 0, 16_384);
+        let mut at_once = common::cache(key, 64, 16_384, None);
+        let tokens = tokens_of(&at_once);
+        let whole = bytes_taken(|| {
+            let lease = admit(&mut at_once, &tokens, &Namespace::default());
+            at_once.release(lease);
+        });
+        let mut in_chunks = common::cache(key, 64, 16_384, None);
+        let chunked = bytes_taken(|| {
+            let mut lease = admit(&mut in_chunks, &tokens[..1], &Namespace::default());
+            for end in (8_192..tokens.len()).step_by(8_192).chain([tokens.len()]) {
+                extend(&mut in_chunks, &tokens[..end], &mut lease);
+            }
+            in_chunks.release(lease);
+        });
+        assert!(chunked <= 2 * whole, "{chunked} bytes in chunks, {whole} at once");
+    }
+}
+
+/// What is evicted next is known: it is not sought anew among all leaves.
+#[test]
+fn an_eviction_takes_nothing_for_each_leaf() {
+    for policy in Policy::ALL.map(|(_, policy)| policy) {
+        for has_host in [false, true] {
+            let taken = [20_000, 50_000].map(|leaves| {
+                let config = CacheConfig {
+                    page_tokens: 1,
+                    device_pages: leaves,
+                    host_slots: has_host.then_some(leaves),
+                    segment_pages: 1,
+                    policy,
+                    ..CacheConfig::default()
+                };
+                let mut cache = CacheManager::new(&config).unwrap();
+                for token in 0..leaves {
+                    let lease = admit(&mut cache, &[token], &Namespace::default());
+                    cache.release(lease);
+                }
+                // Each makes room for itself.
+                bytes_taken(|| {
+                    for token in 0..300 {
+                        let lease = admit(&mut cache, &[1_000_000 + token], &Namespace::default());
+                        cache.release(lease);
+                    }
+                })
+            });
+            assert!(taken[1] <= 2 * taken[0] && taken[0] <= 300 * 1_000, "{policy:?} {has_host} {taken:?}");
+        }
+    }
 }

@@ -59,6 +59,30 @@ fn each_page_is_backed_up_once_wherever_chunks_end() {
     }
 }
 
+/// What a lease holds is not read again, or n chunks would cost n² steps: only its last page is looked at.
+#[test]
+fn a_chunk_reads_nothing_in_front_of_the_last_page_that_is_held() {
+    for shape in every_shape() {
+        for held in 2..=5 {
+            let mut lab = Lab::new(shape, 16, 16);
+            let (front, all) = (lab.prompt(0, held), lab.prompt(0, 8));
+            let mut request = lab.start(&front);
+            lab.forward(&request);
+            lab.insert(&mut request);
+            let mut scrambled = all.clone();
+            let unread = lab.cache.shape().tokens_of(Pages(held - 1)).0;
+            scrambled[..unread].fill(-7);
+            let mut request = lab.go_on(&scrambled, request.lease.take().unwrap());
+            lab.forward(&request);
+            assert_eq!(lab.insert(&mut request).new_pages.0, 8 - held, "{shape:?} {held}");
+            lab.release(&mut request);
+            lab.drain();
+            assert_eq!((lab.found(&all), lab.found(&scrambled)), ((8, 0), (0, 0)), "{shape:?} {held}");
+            lab.check_device();
+        }
+    }
+}
+
 /// A request is given up in the middle of a prompt; what it has inserted is the cache's, and its bytes stay.
 #[test]
 fn what_earlier_chunks_have_inserted_stays_whole() {
