@@ -24,8 +24,9 @@ fn found(cache: &CacheManager, tokens: &[i64]) -> u32 {
 
 #[test]
 fn entries_with_equal_hashes_never_share() {
-    for key in [KeyKind::Token, KeyKind::Pair] {
-        let config = CacheConfig { page_tokens: 1, key, device_pages: 100, ..CacheConfig::default() };
+    let keys = [KeyKind::Token, KeyKind::Pair];
+    for (key, page_tokens) in keys.into_iter().flat_map(|key| [1, 4, 64].map(|page_tokens| (key, page_tokens))) {
+        let config = CacheConfig { key, page_tokens, device_pages: 100, ..CacheConfig::default() };
         let geometry = config.check().expect("legal");
         let mut cache = CacheManager::with_tree(&config, geometry, Tree::with_colliding_pages(geometry.shape));
         // The same runs of tokens below different parents, and branches at every depth.
@@ -37,11 +38,14 @@ fn entries_with_equal_hashes_never_share() {
             &[2, 2, 2, 2, 2],
             &[1, 1, 1, 1, 2],
         ];
-        let mut seen: Vec<&[i64]> = Vec::new();
-        for prompt in prompts {
+        let page_tokens = cache.shape().page_tokens();
+        let prompts: [Vec<i64>; 6] =
+            prompts.map(|pages| pages.iter().flat_map(|&token| vec![token; page_tokens]).collect());
+        let mut seen: Vec<&Vec<i64>> = Vec::new();
+        for prompt in &prompts {
             let shared = seen.iter().map(|other| other.iter().zip(prompt).take_while(|(a, b)| a == b).count()).max();
             let extra = cache.shape().successor_tokens();
-            let expected = shared.unwrap_or(0).saturating_sub(extra);
+            let expected = shared.unwrap_or(0).saturating_sub(extra) / page_tokens;
             assert_eq!(found(&cache, prompt) as usize, expected, "{key:?} {prompt:?}");
             serve(&mut cache, prompt);
             cache.check_integrity().expect("whole");
