@@ -179,37 +179,6 @@ def test_host_slots_are_whole_segments():
     assert make_cache().host_slots == 0
 
 
-# --- Namespaces ---
-
-
-def test_namespaces_are_told_apart():
-    cache = make_cache(device_pages=100)
-    namespaces = [
-        None,
-        "x",
-        b"x",
-        "",
-        b"",
-        {"adapter": "x"},
-        {"salt": "x"},
-        {"salt": "ab", "tenant": "c"},
-        {"salt": "a", "tenant": "bc"},
-        "salt",
-    ]
-    for namespace in namespaces:
-        assert serve(cache, TOKENS, namespace=namespace).pages == 0, namespace
-    for namespace in namespaces:
-        assert cache.match(TOKENS, namespace=namespace).pages == 3, namespace
-    assert cache.stats().namespaces == len(namespaces)
-    assert cache.match(TOKENS, namespace={"tenant": "c", "salt": "ab"}).pages == 3
-    for wrong in (7, ["x"], {"salt": 7}, {7: "salt"}):
-        with pytest.raises(cpkv.InputTypeError, match="namespace"):
-            cache.match(TOKENS, namespace=wrong)
-    for wrong in ({}, "\ud800", {"salt": "\ud800"}):
-        with pytest.raises(cpkv.InputError, match="namespace"):
-            cache.match(TOKENS, namespace=wrong)
-
-
 # --- Leases ---
 
 
