@@ -17,6 +17,8 @@ NAMESPACES = [
     {"salt": "a1"},
     {"extra": "a1"},
     {"part:salt": "a1"},
+    {"str": "a1"},
+    {"bytes": "a1"},
     {"": "salt"},
     {"salt": ""},
     {"salt": "ab", "extra": "c"},
