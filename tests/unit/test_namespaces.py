@@ -15,6 +15,7 @@ NAMESPACES = [
     b"",
     {"adapter": "a1"},
     {"salt": "a1"},
+    {"user": "a1"},
     {"extra": "a1"},
     {"part:salt": "a1"},
     {"str": "a1"},

@@ -12,11 +12,12 @@ use crate::lab::{Lab, Request};
 fn namespaces() -> Vec<Namespace> {
     let eight = 8_u64.to_le_bytes();
     let inner = [&4_u64.to_le_bytes()[..], &[0; 8], b"salt"].concat();
-    let parts: [&[(&str, &[u8])]; 16] = [
+    let parts: [&[(&str, &[u8])]; 17] = [
         &[],
         &[("adapter", b"a1")],
         &[("extra", b"a1")],
         &[("salt", b"a1")],
+        &[("user", b"a1")],
         &[("salt", b"")],
         &[("", b"salt")],
         &[("", b"")],
