@@ -122,7 +122,7 @@ def visible(cache):
         whole = prefix if node["successor"] is None else [*prefix, node["successor"]]
         pages = len(node["token_ids"]) // cache.page_size
         first = node["end_page"] - pages
-        if node["parent"] in lost or (node["flushed"] and node["parent"] is not None):
+        if node["parent"] in lost or node["cut_off"]:
             lost.add(node["index"])
             continue
         is_restored = node["transaction"] in restores

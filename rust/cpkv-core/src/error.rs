@@ -137,6 +137,12 @@ pub enum Error {
         /// Its name.
         operation: OperationId,
     },
+    /// The operation is a late backup or a restore.
+    #[error("operation {operation} was not reserved before a forward: say that all of it was submitted")]
+    NoForward {
+        /// Its name.
+        operation: OperationId,
+    },
     /// Layers are submitted in their order.
     #[error("layer {layer} of operation {operation} comes after layer {last}, want a later one")]
     LayerOrder {

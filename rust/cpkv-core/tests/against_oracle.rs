@@ -337,7 +337,7 @@ impl Pair {
     }
 
     fn restore(&mut self, index: usize) -> bool {
-        let slots = self.cache.leased_slots(&self.running[index].lease);
+        let slots = self.cache.leased_slots(&self.running[index].lease).unwrap();
         let lanes: Vec<i64> = slots.iter().map(|slot| i64::from(slot.raw() % self.setup.lanes)).collect();
         let Some(pages) = self.take_pages(false, &lanes) else { return false };
         let request = &mut self.running[index];

@@ -164,7 +164,7 @@ impl World {
     }
 
     fn restore(&mut self, request: &mut Request) {
-        let slots = self.caches[0].leased_slots(&request.leases[0]);
+        let slots = self.caches[0].leased_slots(&request.leases[0]).unwrap();
         let lanes: Vec<i64> = slots.iter().map(|slot| i64::from(slot.raw()) % self.config.lanes).collect();
         let first = request.leases[0].device_pages().index();
         let Some(pages) = self.take(&lanes) else { return };

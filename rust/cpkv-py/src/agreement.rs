@@ -162,6 +162,7 @@ impl CommitLog {
         signature = (name, nonce, *, ranks, fingerprint, directory = PathBuf::from(SHARED_MEMORY)),
         text_signature = "(name, nonce, *, ranks, fingerprint, directory='/dev/shm')",
     )]
+    #[expect(clippy::needless_pass_by_value, reason = "made from what Python gives")]
     fn create(
         py: Python<'_>,
         name: &str,
@@ -182,7 +183,7 @@ impl CommitLog {
         ),
         text_signature = "(name, nonce, rank, *, ranks, fingerprint, timeout=300.0, directory='/dev/shm')",
     )]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments")]
     fn join(
         py: Python<'_>,
         name: &str,

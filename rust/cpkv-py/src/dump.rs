@@ -33,6 +33,7 @@ fn node_dict<'py>(py: Python<'py>, node: &NodeDump) -> PyResult<Bound<'py, PyDic
     dict.set_item("parent", node.parent)?;
     dict.set_item("namespace", namespace)?;
     dict.set_item("flushed", node.is_flushed)?;
+    dict.set_item("cut_off", node.is_cut_off)?;
     dict.set_item("end_page", node.end.0)?;
     dict.set_item("token_ids", &node.tokens)?;
     dict.set_item("successor", node.successor)?;
@@ -40,6 +41,7 @@ fn node_dict<'py>(py: Python<'py>, node: &NodeDump) -> PyResult<Bound<'py, PyDic
     dict.set_item("host_slots", slots(&node.host_slots))?;
     dict.set_item("transaction", node.operation.map(number))?;
     dict.set_item("locks", node.locks)?;
+    dict.set_item("held", node.is_held)?;
     dict.set_item("hits", node.hits)?;
     Ok(dict)
 }

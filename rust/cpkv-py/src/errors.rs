@@ -131,6 +131,7 @@ fn class_of<'a>(exceptions: &'a Exceptions, error: &Error) -> &'a Py<PyType> {
         | Error::AlreadyBound { .. }
         | Error::Closed { .. }
         | Error::LayerOrder { .. }
+        | Error::NoForward { .. }
         | Error::NoSequence { .. }
         | Error::OtherPage { .. }
         | Error::TransactionLeftOut { .. } => &exceptions.transaction,

@@ -93,6 +93,7 @@ impl Lease {
 
     fn host_slots(&self, py: Python<'_>) -> PyResult<PageIds> {
         let slots = self.read(py, |lease| self.core().call(py, false, |core| core.leased_slots(lease)))??;
+        let slots = slots.map_err(|error| errors::from_core(py, &error))?;
         Ok(PageIds::new(slots.iter().map(|slot| slot.raw())))
     }
 

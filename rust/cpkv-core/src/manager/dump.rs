@@ -28,6 +28,9 @@ pub struct NodeDump {
     pub namespace: Option<Vec<u8>>,
     /// A root that was flushed.
     pub is_flushed: bool,
+    /// The first of what relied on a restore that has failed; it hangs from its parent, and no match
+    /// finds it.
+    pub is_cut_off: bool,
     /// The pages from the root to its end.
     pub end: Pages,
     /// The tokens of its pages.
@@ -42,6 +45,8 @@ pub struct NodeDump {
     pub operation: Option<OperationId>,
     /// Leases and operations that end at it; they hold everything in front as well.
     pub locks: u32,
+    /// Something ends at it or below it.
+    pub is_held: bool,
     /// Requests that found it.
     pub hits: u32,
 }
@@ -59,9 +64,9 @@ pub struct OperationDump {
     pub node: Option<u32>,
     /// The pages in front of its own.
     pub first: Pages,
-    /// What it copies from.
+    /// What it copies from, or to if it is a restore.
     pub device_pages: Vec<PageId>,
-    /// What it copies to.
+    /// What it copies to, or from if it is a restore.
     pub host_slots: Vec<SlotId>,
 }
 
@@ -72,7 +77,7 @@ impl CacheManager {
         let mut dump = Dump { fenced_pages: self.holds.fenced().iter().collect(), ..Dump::default() };
         let roots = self.tree.arena.iter().filter(|(_, node)| node.is_root()).map(|(root, _)| root);
         let mut next: Vec<NodeIndex> = roots.collect();
-        let cut_off = self.tree.arena.iter().filter(|(_, node)| node.is_flushed && !node.is_root());
+        let cut_off = self.tree.arena.iter().filter(|(_, node)| node.is_cut_off);
         let mut cut_off: Vec<NodeIndex> = cut_off.map(|(top, _)| top).collect();
         // One may hang from what another one has cut off.
         cut_off.sort_by_key(|&top| self.tree.arena[top].end);
@@ -107,6 +112,7 @@ impl CacheManager {
             parent: node.parent.map(NodeIndex::raw),
             namespace: self.tree.name_of(index).map(<[u8]>::to_vec),
             is_flushed: node.is_flushed,
+            is_cut_off: node.is_cut_off,
             end: node.end,
             tokens: self.tree.tokens_of(index),
             successor: self.tree.successor_of(index),
@@ -114,6 +120,7 @@ impl CacheManager {
             host_slots: rows.iter().filter_map(|row| row.host).collect(),
             operation: node.state.pending.map(|pending| self.operations.id_at(pending)),
             locks: node.state.locks,
+            is_held: node.is_locked(),
             hits: node.state.usage.hits,
         }
     }

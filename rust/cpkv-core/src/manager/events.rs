@@ -112,7 +112,7 @@ impl CacheManager {
 
     /// What was flushed has been told of by then.
     fn is_noted(&self, index: NodeIndex) -> bool {
-        self.events.is_on && !(self.tree.has_flushed() && self.is_flushed(index))
+        self.events.is_on && !(self.is_out_of_reach(index))
     }
 
     fn note(&mut self, event: CacheEvent) {

@@ -2,7 +2,7 @@
 
 use super::{CacheManager, DevicePages, device_ids, host_ids};
 use crate::error::{Error, Result};
-use crate::ids::{Lanes, NodeIndex, OperationIndex};
+use crate::ids::{Lanes, NodeIndex, OperationIndex, SlotId};
 use crate::operations::Kind;
 use crate::operations::machine::Phase;
 use crate::slots::{IdSet, LaneCounts, SlotPool};
@@ -13,6 +13,7 @@ use crate::tree::Node;
 struct Recount {
     pages: IdSet,
     slots: IdSet,
+    held_slots: IdSet,
     cached: u32,
     mirrored: u32,
     device_evictable: LaneCounts,
@@ -25,6 +26,7 @@ impl Recount {
         Self {
             pages: IdSet::default(),
             slots: IdSet::default(),
+            held_slots: IdSet::default(),
             cached: 0,
             mirrored: 0,
             device_evictable: LaneCounts::new(lanes),
@@ -54,6 +56,9 @@ impl Recount {
         self.cached += if tiers.device { node.len().0 } else { 0 };
         self.mirrored += if tiers.is_mirror() { node.len().0 } else { 0 };
         if node.is_locked() {
+            for slot in rows.iter().filter_map(|row| row.host) {
+                self.held_slots.insert(slot.raw());
+            }
             return;
         }
         if tiers.device {
@@ -174,6 +179,12 @@ impl CacheManager {
             }
             if !operation.state.is_open() {
                 problems.push(format!("operation {id}: over, and still listed"));
+            }
+            if operation.kind == Kind::Restore {
+                let is_held = |slot: &SlotId| recount.held_slots.contains(slot.raw());
+                if let Some(slot) = operation.slots.iter().find(|slot| !is_held(slot)) {
+                    problems.push(format!("operation {id}: slot {} is read, and nobody holds it", slot.raw()));
+                }
             }
             let Some(end) = operation.end else {
                 if operation.state.is_alive() {

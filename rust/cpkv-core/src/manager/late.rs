@@ -33,7 +33,9 @@ impl CacheManager {
     /// selective policy, and otherwise what there was no room for, if there is now.
     pub(super) fn back_up_used(&mut self, node: NodeIndex) {
         if self.writes_through() {
-            self.back_up_late(node, Pages::ZERO, Room::Free);
+            if self.host.as_ref().is_some_and(|host| host.slots.total_free() > 0) {
+                self.back_up_late(node, Pages::ZERO, Room::Free);
+            }
             return;
         }
         let WritePolicy::Selective(uses) = self.write else { return };
@@ -82,7 +84,7 @@ impl CacheManager {
     /// `first` on, on the way up from `end`. Returns that of the last pages; `None` if there is no
     /// room for one of them.
     pub(super) fn back_up_late(&mut self, end: NodeIndex, first: Pages, room: Room) -> Option<OperationId> {
-        let is_flushed = self.tree.has_flushed() && self.is_flushed(end);
+        let is_flushed = self.is_out_of_reach(end);
         if self.host.is_none() || self.copies == Copies::Assumed || is_flushed {
             return None;
         }

@@ -64,20 +64,19 @@ impl CacheManager {
     /// A node's index means the same prefix as long as its generation is the same, whatever is
     /// split off in front of it or cut off behind. So the deepest one that is left tells.
     fn end_of(&mut self, hit: &Hit) -> NodeIndex {
-        let is_left = |node: &&NodeRef| self.tree.arena.resolve(**node).is_some();
-        let mut left = hit.path.iter().rev().find(is_left);
-        if let (true, Some(deepest)) = (self.tree.has_flushed(), left) {
-            let path = self.path_up(deepest.index);
-            if let Some(lost) = path.filter(|&node| self.tree.arena[node].is_flushed).last() {
-                let first = self.tree.arena[lost].start();
-                let is_in_front = |node: &&NodeRef| is_left(node) && self.tree.arena[node.index].end <= first;
-                left = hit.path.iter().rev().find(is_in_front);
+        let left = hit.path.iter().rev().find(|&&node| self.tree.arena.resolve(node).is_some());
+        let mut deepest = left.map(|node| node.index);
+        if let (true, Some(left)) = (self.tree.has_out_of_reach(), deepest) {
+            let is_lost = |node: &NodeIndex| self.tree.arena[*node].is_flushed || self.tree.arena[*node].is_cut_off;
+            // Behind what is left of it; nothing, if the whole namespace was flushed.
+            if let Some(lost) = self.path_up(left).filter(is_lost).last() {
+                deepest = self.tree.arena[lost].parent;
             }
         }
-        let Some(deepest) = left else { return self.tree.ensure_root(&hit.namespace) };
-        let end = self.tree.arena[deepest.index].end.min(hit.pages);
+        let Some(deepest) = deepest else { return self.tree.ensure_root(&hit.namespace) };
+        let end = self.tree.arena[deepest].end.min(hit.pages);
         // The part that the hit ends in may have been split off in front.
-        let mut path = self.path_up(deepest.index);
+        let mut path = self.path_up(deepest);
         let node = path.find(|&node| self.tree.arena[node].start() < end).expect("the end is on the path");
         drop(path);
         let pages = end - self.tree.arena[node].start();
@@ -138,15 +137,14 @@ impl CacheManager {
 
     /// Whether a node has relied on a restore that has failed.
     pub(super) fn is_cut_off(&self, node: NodeIndex) -> bool {
-        let is_top = |node: NodeIndex| self.tree.arena[node].is_flushed && !self.tree.arena[node].is_root();
-        self.tree.has_cut_off() && self.path_up(node).any(is_top)
+        self.tree.has_cut_off() && self.path_up(node).any(|node| self.tree.arena[node].is_cut_off)
     }
 
     /// The restores that pages of the lease wait for, front first. Whoever reads the pages waits for
     /// them layer by layer, also if another request has started them.
     #[must_use]
     pub fn restores_of(&self, lease: &Lease) -> Vec<OperationId> {
-        if !self.operations.iter().any(|(_, operation)| operation.kind == Kind::Restore) {
+        if self.operations.restores() == 0 {
             return Vec::new();
         }
         let pending = self.path_up(lease.node.index).filter_map(|node| self.tree.arena[node].state.pending);
@@ -171,10 +169,13 @@ impl CacheManager {
 
     /// The host slots of the pages from `device_pages` on, one for each of `host_pages`. They are
     /// held, also where another request has restored the page meanwhile.
-    #[must_use]
-    pub fn leased_slots(&self, lease: &Lease) -> Vec<SlotId> {
+    ///
+    /// # Errors
+    /// [`Error::RestoreFailed`].
+    pub fn leased_slots(&self, lease: &Lease) -> Result<Vec<SlotId>> {
+        self.check_whole(lease)?;
         let nodes = self.nodes_from(lease.node.index, lease.device_pages);
-        nodes.into_iter().flat_map(|node| self.tree.rows(node).iter().map(|row| row.slot())).collect()
+        Ok(nodes.into_iter().flat_map(|node| self.tree.rows(node).iter().map(|row| row.slot())).collect())
     }
 
     /// The nodes on the way to `deepest` that reach beyond page `first`, from the root down.

@@ -2,71 +2,95 @@
 //!
 //! The device pages of the restore were never filled, and what was computed from them is wrong. So the
 //! nodes from there on down are cut off the tree: leases that end there go on holding them until they
-//! are released, and can do nothing else. What has a host copy hangs in the tree anew, on the host only.
+//! are released, and can do nothing else. What has a host copy hangs in the tree anew, on the host only;
+//! what is on the host only stays as it is, and whoever holds it goes on holding it.
 
 use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
 
-use super::{CacheManager, Medium, host_ids};
+use super::outcome::Follow;
+use super::{CacheManager, Medium, RolledBack, host_ids};
 use crate::agreement::OperationId;
 use crate::ids::{NodeIndex, OperationIndex, Pages};
 use crate::operations::Kind;
 use crate::operations::machine::{Event, Reason};
 use crate::tree::Tiers;
 
+/// What goes with a restore that has failed.
+#[derive(Default)]
+struct Lost {
+    /// The nodes to be cut off, parents first.
+    nodes: Vec<NodeIndex>,
+    /// Those among them whose host copies can be reached without them.
+    kept: HashSet<NodeIndex>,
+    /// The nodes right below those that are on the host only, with everything below them.
+    host_only: Vec<NodeIndex>,
+}
+
 impl CacheManager {
     /// Takes a restore back from the tree, and everything that relies on it. Returns what follows for
     /// operations on pages behind it.
-    pub(super) fn lose_restore(&mut self, id: OperationId, reason: Reason) -> Vec<(OperationId, Event)> {
+    pub(super) fn lose_restore(&mut self, id: OperationId, reason: Reason) -> Vec<Follow> {
         self.counters.failed_restores += 1;
-        self.outcomes.rolled_back.push(super::RolledBack { operation: id, reason });
+        self.outcomes.rolled_back.push(RolledBack { operation: id, reason });
         let operation = self.operations.get(id).expect("it is being rolled back");
-        let (end, first) = (operation.end.expect("a restore is in the tree"), operation.first);
+        let end = operation.end.expect("a restore is in the tree");
         let is_own = |&node: &NodeIndex| self.tree.arena[node].state.pending.map(OperationIndex::raw) == Some(id.index);
+        let own: SmallVec<[NodeIndex; 4]> = self.path_up(end).take_while(is_own).collect();
         // One further in front may have taken it along.
-        let Some(top) = self.path_up(end).take_while(is_own).last() else { return Vec::new() };
-        let own = self.own_nodes(end, first);
-        if self.is_cut_off(top) {
-            for node in own {
-                self.tree.arena[node].state.pending = None;
-            }
-            return Vec::new();
-        }
-        let nodes = self.below(top);
-        let behind = self.operations_on(&nodes, id);
-        // Until everything is in its place.
-        for &node in &nodes {
-            self.hold(node);
-        }
-        let was_flushed = self.tree.has_flushed() && self.is_flushed(top);
-        let kept = if was_flushed { HashSet::new() } else { self.reachable_copies(&nodes) };
-        for &node in &nodes {
-            self.note_lost(node, kept.contains(&node));
-        }
-        self.tree.cut_off(top);
-        self.keep_host_copies(&nodes, &kept);
+        let top = own.last().copied().filter(|&top| !self.is_cut_off(top));
+        let behind = top.map(|top| self.cut_off_from(top, id)).unwrap_or_default();
         for node in own {
             self.tree.arena[node].state.pending = None;
         }
-        // Those further down first, since the first that goes takes its parents along.
-        for node in nodes.into_iter().rev() {
-            self.let_go(node);
-        }
-        behind.into_iter().map(|other| (other, Event::RolledBack(Reason::RestoreFailed))).collect()
+        let follow = |operation| Follow { operation, event: Event::RolledBack(Reason::RestoreFailed) };
+        behind.into_iter().map(follow).collect()
     }
 
-    /// A node and everything below it, parents first.
-    fn below(&self, top: NodeIndex) -> Vec<NodeIndex> {
-        let mut nodes = vec![top];
+    /// Cuts off what relies on the pages of `top`, which `id` restores. Returns the other operations on
+    /// them.
+    fn cut_off_from(&mut self, top: NodeIndex, id: OperationId) -> Vec<OperationId> {
+        let lost = self.relying_on(top);
+        let behind = self.operations_on(&lost.nodes, id);
+        // Until everything is in its place.
+        for &node in &lost.nodes {
+            self.hold(node);
+        }
+        for &node in &lost.nodes {
+            self.note_lost(node, lost.kept.contains(&node));
+        }
+        self.tree.cut_off(top);
+        let copies = self.keep_host_copies(&lost);
+        // Those further down first, since the first that goes takes its parents along.
+        for node in copies.into_iter().rev() {
+            self.let_go_known(node, false);
+        }
+        for node in lost.nodes.into_iter().rev() {
+            self.let_go_known(node, true);
+        }
+        behind
+    }
+
+    /// What is lost with the pages of `top`.
+    fn relying_on(&self, top: NodeIndex) -> Lost {
+        let mut lost = Lost { nodes: vec![top], ..Lost::default() };
+        let was_found = !self.is_out_of_reach(top);
         let mut next = 0;
-        while let Some(&node) = nodes.get(next) {
+        while let Some(&node) = lost.nodes.get(next) {
             next += 1;
+            let parent = self.tree.arena[node].parent.filter(|_| node != top);
+            let is_reachable = was_found && parent.is_none_or(|parent| lost.kept.contains(&parent));
+            if is_reachable && self.tiers_of(node).host {
+                lost.kept.insert(node);
+            }
             let mut child = self.tree.arena[node].first_child;
             while let Some(index) = child {
-                nodes.push(index);
+                let stays = lost.kept.contains(&node) && self.tiers_of(index).is_sole();
+                if stays { &mut lost.host_only } else { &mut lost.nodes }.push(index);
                 child = self.tree.arena[index].next_sibling;
             }
         }
-        nodes
+        lost
     }
 
     /// The operations on `nodes`, but for `id`.
@@ -83,20 +107,6 @@ impl CacheManager {
         operations
     }
 
-    /// Those of `nodes`, the first of which is above the others, that have a host copy, and whose
-    /// parents have one.
-    fn reachable_copies(&self, nodes: &[NodeIndex]) -> HashSet<NodeIndex> {
-        let mut kept = HashSet::new();
-        for &node in nodes {
-            let is_reachable =
-                node == nodes[0] || self.tree.arena[node].parent.is_some_and(|parent| kept.contains(&parent));
-            if is_reachable && self.tiers_of(node).host {
-                kept.insert(node);
-            }
-        }
-        kept
-    }
-
     fn note_lost(&mut self, node: NodeIndex, keeps_host: bool) {
         let tiers = self.tiers_of(node);
         if tiers.device {
@@ -108,25 +118,47 @@ impl CacheManager {
         }
     }
 
-    /// Hangs the host copies of those of `nodes` that are `kept` in the tree anew. Open restores go on
-    /// holding both the slots that they read and the pages that they write.
-    fn keep_host_copies(&mut self, nodes: &[NodeIndex], kept: &HashSet<NodeIndex>) {
+    /// Hangs the host copies of those nodes that are kept in the tree anew, and what is on the host only
+    /// below them. Returns the new nodes, parents first, each held once. Open restores go on holding both
+    /// the slots that they read and the pages that they write.
+    fn keep_host_copies(&mut self, lost: &Lost) -> Vec<NodeIndex> {
         let mut copies: HashMap<NodeIndex, NodeIndex> = HashMap::new();
-        for &node in nodes.iter().filter(|node| kept.contains(*node)) {
+        let mut made = Vec::new();
+        let mut restores = self.restores_by_end(&lost.kept);
+        for &node in lost.nodes.iter().filter(|node| lost.kept.contains(*node)) {
             let parent = self.tree.arena[node].parent.expect("a root is not restored");
             // The parent of the first was not cut off.
             let copy = self.move_host(node, copies.get(&parent).copied().unwrap_or(parent));
+            self.hold(copy);
             copies.insert(node, copy);
-            let pending = self.tree.arena[node].state.pending.take();
-            let restore = pending.map(|pending| self.operations.id_at(pending));
-            let restore = restore.and_then(|id| self.operations.get_mut(id)).filter(|one| one.end == Some(node));
-            if let Some(restore) = restore {
-                debug_assert_eq!(restore.kind, Kind::Restore, "what is backed up has no host copy");
+            made.push(copy);
+            self.tree.arena[node].state.pending = None;
+            for id in restores.remove(&node).into_iter().flatten() {
+                let restore = self.operations.get_mut(id).expect("it is open");
                 restore.end = Some(copy);
                 restore.reads.push(node);
                 self.hold(copy);
             }
         }
+        for &node in &lost.host_only {
+            let parent = self.tree.arena[node].parent.expect("it is below another");
+            self.tree.relink(node, copies[&parent]);
+        }
+        for &copy in &made {
+            self.reindex(copy);
+        }
+        made
+    }
+
+    /// The open restores that end at one of `nodes`, also such as have failed before.
+    fn restores_by_end(&self, nodes: &HashSet<NodeIndex>) -> HashMap<NodeIndex, SmallVec<[OperationId; 1]>> {
+        let mut restores: HashMap<NodeIndex, SmallVec<[OperationId; 1]>> = HashMap::new();
+        for (id, operation) in self.operations.iter().filter(|(_, operation)| operation.kind == Kind::Restore) {
+            if let Some(end) = operation.end.filter(|end| nodes.contains(end)) {
+                restores.entry(end).or_default().push(id);
+            }
+        }
+        restores
     }
 
     /// Gives the host copy of a held node to a new one below `parent`.

@@ -10,13 +10,20 @@ use crate::ids::{NodeIndex, PageId, Pages};
 use crate::operations::machine::{Event, Phase, Reason, State, step};
 use crate::operations::{Ending, Kind, Operation};
 
-/// A backup that was rolled back.
+/// A backup that was rolled back, or a restore that has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RolledBack {
-    /// The backup.
+    /// Its name.
     pub operation: OperationId,
     /// Why.
     pub reason: Reason,
+}
+
+/// What follows for another operation.
+#[derive(Clone, Copy)]
+pub(super) struct Follow {
+    pub(super) operation: OperationId,
+    pub(super) event: Event,
 }
 
 impl CacheManager {
@@ -81,10 +88,11 @@ impl CacheManager {
 
     /// Takes an open operation one step on, and those that wait for it.
     pub(super) fn advance(&mut self, id: OperationId, event: Event) {
-        let mut events: SmallVec<[(OperationId, Event); 4]> = SmallVec::from_elem((id, event), 1);
+        let mut events: SmallVec<[Follow; 4]> = SmallVec::new();
+        events.push(Follow { operation: id, event });
         // In order, and never nested: what follows from a step is done after it.
         let mut next = 0;
-        while let Some(&(id, event)) = events.get(next) {
+        while let Some(&Follow { operation: id, event }) = events.get(next) {
             next += 1;
             if self.operations.get(id).is_none() {
                 continue;
@@ -99,7 +107,8 @@ impl CacheManager {
             operation.state = state;
             if effects.commit {
                 let children = if kind == Kind::Restore { self.restored(id) } else { self.commit(id) };
-                events.extend(children.into_iter().map(|child| (child, Event::ParentSettled)));
+                let follow = |operation| Follow { operation, event: Event::ParentSettled };
+                events.extend(children.into_iter().map(follow));
             }
             if let Some(reason) = effects.roll_back {
                 let follow = match kind {
@@ -155,12 +164,29 @@ impl CacheManager {
         self.counters.restored_pages += operation.pages.len() as u64;
         self.outcomes.restored.push(id);
         self.free_of_operation(&operation, Pages::ZERO);
-        self.let_go(end);
+        let end = self.tree.arena.reference(end);
+        self.let_go(end.index);
+        // It may have been flushed.
+        if self.tree.arena.resolve(end).is_some() {
+            self.merge_parts(end.index);
+        }
         operation.children
     }
 
+    /// Makes the parts that a node was restored in one again.
+    fn merge_parts(&mut self, node: NodeIndex) {
+        while let Some(parent) = self.tree.arena[node].parent
+            && self.tree.mergeable_child(parent) == Some(node)
+        {
+            self.tree.merge_into_child(parent);
+        }
+        if self.tree.mergeable_child(node).is_some() {
+            self.tree.merge_into_child(node);
+        }
+    }
+
     /// Takes a backup back from the tree. Returns what follows for those that wait for it.
-    fn roll_back(&mut self, id: OperationId, before: Phase, reason: Reason) -> Vec<(OperationId, Event)> {
+    fn roll_back(&mut self, id: OperationId, before: Phase, reason: Reason) -> Vec<Follow> {
         let operation = self.operations.get_mut(id).expect("it is being rolled back");
         let (end, first) = (operation.end, operation.first);
         let (is_late, pages) = (operation.kind == Kind::LateBackup, operation.slots.len());
@@ -193,14 +219,14 @@ impl CacheManager {
             catch_up.children.extend(children);
             return Vec::new();
         }
-        let follow = match resident {
+        let event = match resident {
             // Whoever inserts the pages will have them backed up.
             _ if reason == Reason::RestoreFailed => Event::RolledBack(reason),
             None => Event::ParentSettled,
             Some(_) if reason == Reason::Flushed => Event::RolledBack(reason),
             Some(_) => Event::RolledBack(Reason::ParentLost),
         };
-        children.into_iter().map(|child| (child, follow)).collect()
+        children.into_iter().map(|operation| Follow { operation, event }).collect()
     }
 
     /// Frees what a rolled back operation has kept from being used again.

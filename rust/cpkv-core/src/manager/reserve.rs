@@ -80,7 +80,7 @@ impl CacheManager {
         let Prefill { tokens, lease, .. } = prefill;
         let end = self.shape.pages_in(Tokens(tokens.len()));
         // Nobody will find what is inserted below a flushed root.
-        let is_flushed = self.tree.has_flushed() && self.is_flushed(lease.node.index);
+        let is_flushed = self.is_out_of_reach(lease.node.index);
         if self.host.is_none() || !self.writes_through() || is_flushed {
             return Reserved::Nothing;
         }

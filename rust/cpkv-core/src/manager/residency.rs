@@ -153,13 +153,17 @@ impl CacheManager {
     }
 
     /// Takes one hold away. What nothing holds any more can be evicted. What nobody can use any more
-    /// is removed: pages that were reserved for and never came, and pages that were flushed. True
-    /// if something was.
+    /// is removed: pages that were reserved for and never came, and pages that nothing finds. True if
+    /// something was.
     pub(super) fn let_go(&mut self, node: NodeIndex) -> bool {
+        self.let_go_known(node, self.is_out_of_reach(node))
+    }
+
+    /// The same for a node of which it is known whether something finds it.
+    pub(super) fn let_go_known(&mut self, node: NodeIndex, mut is_out_of_reach: bool) -> bool {
         self.tree.arena[node].state.locks -= 1;
         let mut given_up = Vec::new();
         let mut is_removed = false;
-        let mut is_flushed = self.tree.has_flushed() && self.is_flushed(node);
         let mut next = Some(node);
         while let Some(index) = next.filter(|&index| !self.tree.arena[index].is_locked()) {
             next = self.tree.arena[index].parent;
@@ -168,8 +172,8 @@ impl CacheManager {
                 break;
             };
             self.enter_counts(index);
-            let is_cut_off = self.tree.arena[index].is_flushed;
-            if is_flushed {
+            let is_cut_off = self.tree.arena[index].is_cut_off;
+            if is_out_of_reach {
                 // What is below it is not held either, and was removed by the flush or before this.
                 self.remove_tail(index, self.tree.arena[index].len(), &mut given_up);
                 is_removed = true;
@@ -179,7 +183,7 @@ impl CacheManager {
             // Only now, or an emptied root would be dropped before its turn.
             self.tree.arena[parent].locked_children -= 1;
             if is_cut_off {
-                is_flushed = self.is_flushed(parent);
+                is_out_of_reach = self.is_out_of_reach(parent);
             }
         }
         self.report_freed(given_up);
@@ -222,9 +226,11 @@ impl CacheManager {
         self.reindex(index);
     }
 
-    /// Whether nothing finds a node any more.
-    pub(super) fn is_flushed(&self, node: NodeIndex) -> bool {
-        self.path_up(node).any(|node| self.tree.arena[node].is_flushed)
+    /// Whether nothing finds a node any more: its namespace was flushed, or a restore in front has
+    /// failed.
+    pub(super) fn is_out_of_reach(&self, node: NodeIndex) -> bool {
+        let is_lost = |node: NodeIndex| self.tree.arena[node].is_flushed || self.tree.arena[node].is_cut_off;
+        self.tree.has_out_of_reach() && self.path_up(node).any(is_lost)
     }
 
     /// Removes a node that is in no tier, if nobody waits for its pages; true if it was.

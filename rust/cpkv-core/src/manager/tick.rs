@@ -9,6 +9,7 @@ use super::{CacheManager, Lease, RolledBack};
 use crate::agreement::{LogError, OperationId, Report, Votes};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
+use crate::operations::Kind;
 use crate::operations::Operation;
 use crate::operations::machine::{Event, Phase, Reason, State};
 
@@ -66,11 +67,15 @@ impl CacheManager {
     /// restore of some of them, whoever has started it, has got so far. `acks` as in [`Self::reports`].
     ///
     /// # Errors
-    /// [`Error::RestoreFailed`] once the ranks agree that one has.
+    /// [`Error::RestoreFailed`] if a copy has failed on this rank, or the ranks agree that one has. The
+    /// others hear of it with a tick, which has to come.
     pub fn layer_has_landed(&self, lease: &Lease, layer: u32, acks: &[u64]) -> Result<bool> {
         self.check_whole(lease)?;
-        let mut restores = self.restores_of(lease).into_iter().filter_map(|id| self.operations.get(id));
-        Ok(restores.all(|restore| restore.local.has_landed_up_to(layer, acks)))
+        let restores: Vec<_> = self.restores_of(lease).into_iter().filter_map(|id| self.operations.get(id)).collect();
+        if restores.iter().any(|restore| restore.local.has_failed()) {
+            return Err(Error::RestoreFailed);
+        }
+        Ok(restores.iter().all(|restore| restore.local.has_landed_up_to(layer, acks)))
     }
 
     /// Notes that a copy of the operation has failed on this rank. The others are still waited
@@ -264,10 +269,14 @@ impl CacheManager {
     /// submitted, and for the insertion.
     ///
     /// # Errors
-    /// [`Error::NoSuchOperation`] for a name that was never given; then nothing has changed.
+    /// [`Error::NoSuchOperation`] for a name that was never given, [`Error::NoForward`] for what was not
+    /// reserved before a forward; then nothing has changed.
     pub fn forward_end(&mut self, ids: &[OperationId], target_ran: bool, draft_ran: bool) -> Result<()> {
         for &id in ids {
             self.check_operation(id)?;
+            if self.operation_kind(id).is_some_and(|kind| kind != Kind::Transaction) {
+                return Err(Error::NoForward { operation: id });
+            }
         }
         for &id in ids {
             if !target_ran {

@@ -91,6 +91,10 @@ impl Local {
         self.is_failed = true;
     }
 
+    pub(crate) fn has_failed(&self) -> bool {
+        self.is_failed
+    }
+
     /// Everything that was reported so far.
     pub(crate) fn vote(&self) -> Vote {
         Vote {

@@ -100,6 +100,8 @@ pub(crate) struct Operations {
     free: Vec<u32>,
     /// The open ones, in an order that depends on nothing but the calls made.
     open: Vec<OperationIndex>,
+    /// So many of them are restores.
+    restores: usize,
     /// Bytes of the ids of all of them.
     id_bytes: usize,
 }
@@ -112,6 +114,7 @@ impl Operations {
         });
         operation.position = self.open.len();
         self.id_bytes += operation.id_bytes();
+        self.restores += usize::from(operation.kind == Kind::Restore);
         self.open.push(OperationIndex::new(index).expect("fewer operations than pages"));
         let place = &mut self.places[index as usize];
         place.operation = Some(operation);
@@ -128,6 +131,7 @@ impl Operations {
         place.generation = place.generation.wrapping_add(1);
         self.free.push(id.index);
         self.id_bytes -= operation.id_bytes();
+        self.restores -= usize::from(operation.kind == Kind::Restore);
         self.open.swap_remove(operation.position);
         if let Some(&moved) = self.open.get(operation.position) {
             self.places[moved.index()].operation.as_mut().expect("it is open").position = operation.position;
@@ -161,6 +165,11 @@ impl Operations {
 
     pub(crate) fn len(&self) -> usize {
         self.open.len()
+    }
+
+    /// Restores that are open.
+    pub(crate) fn restores(&self) -> usize {
+        self.restores
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -110,7 +110,7 @@ impl Tree {
     }
 
     /// Whether something is kept that nothing finds any more.
-    pub(crate) fn has_flushed(&self) -> bool {
+    pub(crate) fn has_out_of_reach(&self) -> bool {
         self.flushed_roots > 0 || self.cut_off > 0
     }
 
@@ -286,8 +286,8 @@ impl Tree {
     pub(crate) fn set_tiers(&mut self, index: NodeIndex, tiers: Tiers) {
         let node = &mut self.arena[index];
         let before = std::mem::replace(&mut node.state.tiers, tiers);
-        if node.is_flushed {
-            // Cut off: no child of its parent.
+        if node.is_cut_off {
+            // No child of its parent.
             return;
         }
         let parent = node.parent.expect("a root has no tiers");
@@ -361,11 +361,12 @@ impl Tree {
     /// nodes.
     pub(crate) fn mergeable_child(&self, index: NodeIndex) -> Option<NodeIndex> {
         let node = &self.arena[index];
-        let (Some(slice), Some(child), 1, false) =
-            (node.slice, node.first_child, node.children, self.holds_cut_off(index))
-        else {
+        let (Some(slice), Some(child), 1) = (node.slice, node.first_child, node.children) else {
             return None;
         };
+        if self.holds_cut_off(index) {
+            return None;
+        }
         let child_node = &self.arena[child];
         let follows =
             child_node.slice.is_some_and(|next| next.buffer == slice.buffer && next.start == slice.start + slice.len.0);
@@ -416,12 +417,20 @@ impl Tree {
     /// Cuts a held node off with everything below it, so that nothing finds it any more. It goes on
     /// holding what is in front of it, and goes when it is held no more.
     pub(crate) fn cut_off(&mut self, index: NodeIndex) {
-        debug_assert!(self.arena[index].is_locked() && !self.arena[index].is_flushed);
+        debug_assert!(self.arena[index].is_locked() && !self.arena[index].is_cut_off);
         let parent = self.arena[index].parent.expect("a root is flushed");
         self.unlink_from_parent(index);
         self.arena[parent].locked_children += 1;
-        self.arena[index].is_flushed = true;
+        self.arena[index].is_cut_off = true;
         self.cut_off += 1;
+    }
+
+    /// Hangs a node, with everything below it, from another parent that ends where its own does. Both
+    /// parents are locked.
+    pub(crate) fn relink(&mut self, index: NodeIndex, parent: NodeIndex) {
+        debug_assert!(self.arena[parent].is_locked() && self.arena[parent].end == self.arena[index].start());
+        self.unlink_from_parent(index);
+        self.link_to_parent(index, parent);
     }
 
     /// Hangs a node with the same pages as `original` below `parent`, in no tier. The rows are copied.
@@ -454,7 +463,7 @@ impl Tree {
     pub(crate) fn remove(&mut self, index: NodeIndex) {
         let slice = self.arena[index].slice();
         debug_assert!(self.arena[index].children == 0 && !self.arena[index].is_locked());
-        if self.arena[index].is_flushed {
+        if self.arena[index].is_cut_off {
             self.cut_off -= 1;
         } else {
             self.unlink_from_parent(index);
@@ -584,7 +593,8 @@ impl Tree {
             digest.add(u64::from(node.end.0));
             digest.add(u64::from(node.state.locks));
             digest.add_id(node.state.pending.map(OperationIndex::raw));
-            digest.add(u64::from(node.is_flushed) << 1 | u64::from(node.state.is_partial));
+            let flags = [node.is_flushed, node.is_cut_off, node.state.is_partial];
+            digest.add(flags.into_iter().fold(0, |flags, flag| flags << 1 | u64::from(flag)));
             let Usage { created, last_access, hits, priority } = node.state.usage;
             digest.add(created);
             digest.add(last_access);
@@ -608,7 +618,7 @@ impl Tree {
         let mut live: HashMap<BufferIndex, u32> = HashMap::new();
         let mut roots = 0;
         let mut cut_off: HashMap<NodeIndex, u32> = HashMap::new();
-        for parent in self.arena.iter().filter(|(_, node)| node.is_flushed).filter_map(|(_, node)| node.parent) {
+        for parent in self.arena.iter().filter(|(_, node)| node.is_cut_off).filter_map(|(_, node)| node.parent) {
             *cut_off.entry(parent).or_default() += 1;
         }
         if cut_off.values().sum::<u32>() as usize != self.cut_off {
@@ -635,7 +645,7 @@ impl Tree {
                 problems.push(format!("{index:?}: stale first page hash"));
             }
             let parent = node.parent.expect("checked above");
-            if node.is_flushed {
+            if node.is_cut_off {
                 if !node.is_locked() {
                     problems.push(format!("{index:?}: cut off, and nobody holds it"));
                 }

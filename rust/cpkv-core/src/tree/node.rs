@@ -85,9 +85,11 @@ pub(crate) struct Node {
     pub(crate) mirror_children: u32,
     pub(crate) locked_children: u32,
     pub(crate) heaps: HeapPlaces,
-    /// Nothing finds it any more: the root of a namespace that was flushed, or the first of what
-    /// relied on a restore that failed. The latter is no child of its parent, which it still holds.
+    /// The root of a namespace that was flushed: nothing finds it any more.
     pub(crate) is_flushed: bool,
+    /// The first of what relied on a restore that failed: nothing finds it any more. It is no child of
+    /// its parent, which it still holds.
+    pub(crate) is_cut_off: bool,
 }
 
 impl Node {
@@ -116,6 +118,7 @@ impl Node {
             locked_children: 0,
             heaps: HeapPlaces::default(),
             is_flushed: false,
+            is_cut_off: false,
         }
     }
 

@@ -26,7 +26,7 @@ pub(crate) fn admit(cache: &mut CacheManager, tokens: &[i64], namespace: &Namesp
 pub(crate) fn extend(cache: &mut CacheManager, tokens: &[i64], lease: &mut Lease) {
     let all = cache.shape().pages_in(cpkv_core::Tokens(tokens.len()));
     let lanes = i64::from(cache.lanes().count());
-    let slots = cache.leased_slots(lease);
+    let slots = cache.leased_slots(lease).unwrap();
     let mut placed: Vec<i64> = slots.iter().map(|slot| i64::from(slot.raw()) % lanes).collect();
     placed.extend((i64::from(lease.pages().0)..i64::from(all.0)).map(|page| page % lanes));
     cache.evict_for(Placement::Each(&placed)).unwrap().expect("room");

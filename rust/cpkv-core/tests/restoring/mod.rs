@@ -1,7 +1,7 @@
 //! What the lab does about restores.
 
 use cpkv_core::machine::Reason;
-use cpkv_core::{Lease, OperationId, Pages, Placement, Tokens};
+use cpkv_core::{Lease, OperationId, Pages, Tokens};
 
 use crate::engine::ITEMS;
 use crate::lab::{Lab, Request};
@@ -33,12 +33,9 @@ impl Lab {
     pub(crate) fn restore(&mut self, lease: &mut Lease, part: Option<u32>) -> Vec<OperationId> {
         let lanes = i64::from(self.cache.lanes().count());
         let placed: Vec<i64> =
-            self.cache.leased_slots(lease).iter().map(|slot| i64::from(slot.raw()) % lanes).collect();
-        let freed = self.cache.evict_for(Placement::Each(&placed)).unwrap().expect("room");
-        self.scribble(&freed);
-        let pages = self.cache.allocate(Placement::Each(&placed)).unwrap().unwrap();
-        self.scribble(&pages);
-        let pages: Vec<i64> = pages.iter().map(|page| i64::from(page.raw())).collect();
+            self.cache.leased_slots(lease).unwrap().iter().map(|slot| i64::from(slot.raw()) % lanes).collect();
+        let pages = self.take_pages_in(&placed).expect("room");
+        self.engine.scribble(pages.iter().map(|&page| u32::try_from(page).unwrap()));
         let restored = self.cache.restore_in_parts(lease, &pages, part.map(Pages)).unwrap();
         let duplicates: Vec<i64> = restored.duplicates.iter().map(|page| i64::from(page.raw())).collect();
         self.free(&duplicates);

@@ -174,7 +174,7 @@ fn the_last_page_is_backed_up_and_read_in_peace() {
                 lab.drain();
                 lab.check_device();
                 assert_eq!(lab.cache.stats().host_cached_slots, in_front + 1, "{shape:?} {in_front} {aborts}");
-                assert_eq!(lab.evict_all() as u32, in_front + 1);
+                assert_eq!(lab.evict_all(), in_front as usize + 1);
                 assert_eq!(lab.found(&tokens), (0, in_front + 1));
             }
         }

@@ -1,8 +1,8 @@
 //! A prompt that has grown by a page at a time, 16,384 pages deep: every call on a thread with a small stack.
 
 use cpkv_core::{
-    CacheConfig, CacheManager, Copies, KeyKind, Lane, Lease, Namespace, PageId, Pages, Placement, PoolOwner, Prefill,
-    Reserved, Tokens,
+    CacheConfig, CacheManager, Copies, KeyKind, Lane, Lease, Namespace, PageId, Pages, Placement, Policy, PoolOwner,
+    Prefill, Reserved, Tokens,
 };
 
 use crate::lab::Shape;
@@ -27,7 +27,8 @@ fn raw(pages: &[PageId]) -> Vec<i64> {
 impl Deep {
     fn new(shape: Shape, copies: Copies) -> Self {
         let pages = i64::from(DEPTH) / shape.lanes + 4;
-        let config = CacheConfig { copies, events: true, ..shape.config(pages, pages) };
+        // By this policy pages of different age are not joined.
+        let config = CacheConfig { copies, events: true, policy: Policy::Fifo, ..shape.config(pages, pages) };
         let cache = CacheManager::new(&config).unwrap();
         let key = cache.shape();
         let tokens = (7..).take(key.tokens_of(Pages(DEPTH)).0 + key.successor_tokens()).collect();
@@ -43,15 +44,13 @@ impl Deep {
     fn take(&mut self, first: u32, end: u32) -> Vec<i64> {
         let lanes = self.cache.lanes().count();
         let placed: Vec<i64> = (first..end).map(|page| i64::from(page % lanes)).collect();
-        match self.cache.allocate(Placement::Each(&placed)) {
-            Ok(pages) => raw(&pages.expect("room")),
-            // An engine's, which come in the same order.
-            Err(_) => {
-                let given = self.next..self.next + end - first;
-                self.next = given.end;
-                given.map(i64::from).collect()
-            }
+        if let Ok(pages) = self.cache.allocate(Placement::Each(&placed)) {
+            return raw(&pages.expect("room"));
         }
+        // An engine's, which come in the same order.
+        let given = self.next..self.next + end - first;
+        self.next = given.end;
+        given.map(i64::from).collect()
     }
 
     /// Inserts the pages up to `end`, reserved for or not.
@@ -151,12 +150,19 @@ fn live(shape: Shape, copies: Copies, flushes: bool) {
     // All of it comes back, and is held while it is flushed, or is there when everything is dropped.
     let mut lease = deep.lock(DEPTH);
     let lanes = i64::from(deep.cache.lanes().count());
-    let placed: Vec<i64> = deep.cache.leased_slots(&lease).iter().map(|slot| i64::from(slot.raw()) % lanes).collect();
+    let placed: Vec<i64> =
+        deep.cache.leased_slots(&lease).unwrap().iter().map(|slot| i64::from(slot.raw()) % lanes).collect();
     let pages = match deep.cache.allocate(Placement::Each(&placed)) {
         Ok(pages) => raw(&pages.expect("room")),
         Err(_) => (0..i64::from(DEPTH)).collect(),
     };
-    deep.cache.restore(&mut lease, &pages).unwrap();
+    for id in deep.cache.restore(&mut lease, &pages).unwrap().operations {
+        deep.cache.submitted(id, 0, 1).unwrap();
+        deep.cache.submitted_all(id).unwrap();
+    }
+    if is_tracked {
+        deep.tick();
+    }
     assert_eq!(deep.found(), (DEPTH, 0));
     if flushes {
         deep.cache.flush();

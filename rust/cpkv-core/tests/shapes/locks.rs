@@ -8,11 +8,11 @@ use cpkv_core::{CacheConfig, Copies};
 use crate::every_shape;
 use crate::lab::{Lab, Request};
 
-/// The locks on each page, by the tokens up to its end.
-fn locks(lab: &Lab) -> BTreeMap<Vec<i64>, u32> {
+/// Whether each page is held, by the tokens up to its end.
+fn locks(lab: &Lab) -> BTreeMap<Vec<i64>, bool> {
     let mut locks = BTreeMap::new();
     lab.each_page(|tokens, _, node, _| {
-        locks.insert(tokens.to_vec(), node.locks);
+        locks.insert(tokens.to_vec(), node.is_held);
     });
     locks
 }
@@ -106,7 +106,7 @@ fn every_ending_gives_back_what_was_taken() {
             lab.drain();
             let holder = lab.cache.lock(&lab.find(&front), 0);
             let before = locks(&lab);
-            assert!(before.values().all(|&locks| locks == 1));
+            assert!(before.values().all(|&is_held| is_held));
 
             let tokens = lab.prompt(0, 6);
             let split = lab.branch(&tokens, 4, 1);
@@ -116,8 +116,8 @@ fn every_ending_gives_back_what_was_taken() {
             lab.release(&mut request);
             lab.drain();
             lab.recount(0);
-            for (tokens, locks) in locks(&lab) {
-                assert_eq!(locks, u32::from(before.contains_key(&tokens)), "{shape:?} {ending:?}");
+            for (tokens, is_held) in locks(&lab) {
+                assert_eq!(is_held, before.contains_key(&tokens), "{shape:?} {ending:?}");
             }
             lab.cache.release(holder);
             let cached = lab.cache.stats().device_cached_pages;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use cpkv_core::Lane;
 use cpkv_core::machine::Phase;
+use cpkv_core::{Lane, OperationKind};
 
 use crate::lab::Lab;
 
@@ -28,11 +28,11 @@ impl Lab {
         for node in &dump.nodes {
             for page in &node.device_pages {
                 assert!(pages.insert(page.raw()), "{page:?} is in the tree twice");
-                evictable[lanes.lane_of(page.raw()).0 as usize] += u32::from(node.locks == 0);
+                evictable[lanes.lane_of(page.raw()).0 as usize] += u32::from(!node.is_held);
             }
             for slot in &node.host_slots {
                 assert!(slots.insert(slot.raw()), "{slot:?} is in the tree twice");
-                free_to_drop += u32::from(node.locks == 0);
+                free_to_drop += u32::from(!node.is_held);
                 mirrors += u32::from(!node.device_pages.is_empty());
             }
         }
@@ -54,7 +54,9 @@ impl Lab {
                 Phase::Quarantined(_) => 2,
                 _ => 0,
             };
-            for slot in &operation.host_slots {
+            // Those of a restore are in the tree.
+            let own = if operation.kind == OperationKind::Restore { &[][..] } else { &operation.host_slots };
+            for slot in own {
                 assert!(slots.insert(slot.raw()), "{slot:?} has two owners");
                 (open[kind], unseen) = (open[kind] + 1, unseen + 1);
             }

@@ -2,6 +2,7 @@
 
 use cpkv_core::{CacheConfig, Copies, Lane, Lease, Pages};
 
+use crate::engine::ITEMS;
 use crate::every_shape;
 use crate::lab::Lab;
 
@@ -10,20 +11,23 @@ impl Lab {
     pub(crate) fn bring_back(&mut self, tokens: &[i64]) -> Option<Lease> {
         let mut lease = self.cache.lock(&self.find(tokens), 0);
         let lanes = i64::from(self.cache.lanes().count());
-        let slots: Vec<u32> = self.cache.leased_slots(&lease).iter().map(|slot| slot.raw()).collect();
-        let wanted: Vec<i64> = slots.iter().map(|&slot| i64::from(slot) % lanes).collect();
+        let slots = self.cache.leased_slots(&lease).unwrap();
+        let wanted: Vec<i64> = slots.iter().map(|slot| i64::from(slot.raw()) % lanes).collect();
         let Some(pages) = self.take_pages_in(&wanted) else {
             self.cache.release(lease);
             return None;
         };
-        if self.copies == Copies::Tracked {
-            for (slot, &page) in slots.iter().zip(&pages) {
-                self.engine.device.insert(u32::try_from(page).unwrap(), self.engine.host[slot]);
-            }
-        }
-        let duplicates = self.cache.restore(&mut lease, &pages).unwrap().duplicates;
-        let duplicates: Vec<i64> = duplicates.iter().map(|page| i64::from(page.raw())).collect();
+        let restored = self.cache.restore(&mut lease, &pages).unwrap();
+        let duplicates: Vec<i64> = restored.duplicates.iter().map(|page| i64::from(page.raw())).collect();
         self.free(&duplicates);
+        for &id in &restored.operations {
+            (0..ITEMS).for_each(|item| self.submit(id, item, false));
+            self.cache.submitted_all(id).unwrap();
+        }
+        if !restored.operations.is_empty() {
+            self.land();
+            self.tick();
+        }
         self.check();
         Some(lease)
     }

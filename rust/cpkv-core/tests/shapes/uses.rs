@@ -94,9 +94,8 @@ fn both_parts_of_a_split_have_the_uses_of_the_whole() {
 /// Whether pages that were used often are still there after many that were used once.
 fn survives(policy: Policy) -> bool {
     match policy {
-        Policy::Lfu | Policy::Slru => true,
-        // What came or was used last goes first.
-        Policy::Mru | Policy::Filo => true,
+        // Of the latter, what came or was used last goes first.
+        Policy::Lfu | Policy::Slru | Policy::Mru | Policy::Filo => true,
         Policy::Lru | Policy::Fifo | Policy::Priority => false,
     }
 }
@@ -137,8 +136,8 @@ fn hot_after_a_flood(shape: Shape, policy: Policy, host_slots: Option<i64>, uses
         lab.evict_all();
     }
     flood(&mut lab, 20, host_slots.is_some());
-    let (device, host) = lab.found(&hot);
-    device + host
+    let (on_device, on_host) = lab.found(&hot);
+    on_device + on_host
 }
 
 #[test]

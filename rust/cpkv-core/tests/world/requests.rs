@@ -43,7 +43,7 @@ impl World {
             cache.lock(&hit, priority)
         };
         let mut leases: Vec<Lease> = self.caches.iter_mut().map(lock).collect();
-        let slots: Vec<u32> = self.caches[0].leased_slots(&leases[0]).iter().map(|slot| slot.raw()).collect();
+        let slots: Vec<u32> = self.caches[0].leased_slots(&leases[0]).unwrap().iter().map(|slot| slot.raw()).collect();
         let (held, on_device) = (leases[0].pages().index(), leases[0].device_pages().index());
         // What the host holds for this prompt is what the forward once wrote.
         for (page, &slot) in (on_device..held).zip(&slots) {
@@ -59,8 +59,9 @@ impl World {
             return false;
         };
         let new = pages.split_off(slots.len());
+        let part = (priority > 0).then_some(Pages(1));
         let restore = self.caches.iter_mut().zip(&mut leases);
-        let restored = same(restore.map(|(cache, lease)| cache.restore(lease, &pages).unwrap()));
+        let restored = same(restore.map(|(cache, lease)| cache.restore_in_parts(lease, &pages, part).unwrap()));
         self.seen.note("restores", restored.operations.len());
         self.seen.note("pages that another request restores", restored.duplicates.len());
         self.free_pages(&raw(&restored.duplicates));
@@ -126,7 +127,7 @@ impl World {
         let layer = u32::try_from(item).unwrap();
         let ranks = self.caches.iter().zip(&self.engines).zip(&request.leases);
         let has_landed =
-            ranks.map(|((cache, engine), lease)| cache.layer_has_landed(lease, layer, &engine.acks).unwrap());
+            ranks.map(|((cache, engine), lease)| cache.layer_has_landed(lease, layer, &engine.acks).unwrap_or(false));
         if !has_landed.collect::<Vec<_>>().iter().all(|&landed| landed) {
             self.seen.note("waits for a restore", 1);
             return false;

@@ -108,7 +108,7 @@ impl World {
                 waiting.insert(node.index);
             }
             prefix.extend(node.successor);
-            let is_cut_off = node.is_flushed || lost.contains(&parent);
+            let is_cut_off = node.is_cut_off || lost.contains(&parent);
             if is_cut_off {
                 self.seen.note("nodes that were cut off", 1);
                 lost.insert(node.index);
