@@ -9,6 +9,7 @@ The index, the pools and the eviction are Rust (`cpkv._core`); this package adds
 """
 
 import warnings
+from typing import TYPE_CHECKING, Any
 
 from cpkv._core import (
     IS_DEBUG_BUILD,
@@ -44,9 +45,13 @@ from cpkv.errors import (
 )
 from cpkv.types import Int64s, Namespace
 
+if TYPE_CHECKING:
+    from cpkv.config import CacheConfig
+
 __all__ = [
     "POLICIES",
     "AckWords",
+    "CacheConfig",
     "CacheEvent",
     "CacheManager",
     "CommitLog",
@@ -78,3 +83,14 @@ __all__ = [
 
 if IS_DEBUG_BUILD:
     warnings.warn("cpkv is a debug build: many times slower than a release build", RuntimeWarning, stacklevel=2)
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
+    """Import `CacheConfig` when it is asked for: it brings in more than everything else together."""
+    if name != "CacheConfig":
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    from cpkv.config import CacheConfig  # noqa: PLC0415 - see above
+
+    globals()[name] = CacheConfig
+    return CacheConfig

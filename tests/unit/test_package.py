@@ -15,7 +15,8 @@ ALLOWED = {
     "_core": {"types"},
     "types": set(),
     "errors": {"_core"},
-    "": {"_core", "errors", "types"},
+    "config": {"_core", "errors", "types"},
+    "": {"_core", "config", "errors", "types"},
     "replay": {"_core", "errors", "types"},
     "bench": {"_core", "errors", "types", "replay"},
     "cli": {"_core", "errors", "types", "replay", "bench"},
@@ -56,6 +57,15 @@ def test_import_needs_little():
     code = "import sys, cpkv; print(sorted({name.split('.')[0] for name in sys.modules}))"
     modules = ast.literal_eval(subprocess.check_output([sys.executable, "-c", code], text=True))
     assert {"typer", "rich", "torch", "matplotlib"}.isdisjoint(modules)
+
+
+def test_what_is_slow_to_import_is_imported_when_it_is_asked_for():
+    code = (
+        "import sys, cpkv; print('cpkv.config' in sys.modules, cpkv.CacheConfig().lanes, 'cpkv.config' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False 1 True\n"
+    with pytest.raises(AttributeError, match="module 'cpkv' has no attribute 'CacheConfi'"):
+        cpkv.CacheConfi  # noqa: B018 - it is the look-up
 
 
 def test_every_exception_is_a_cpkv_error_and_a_builtin():
