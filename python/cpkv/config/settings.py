@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from cpkv._core import CacheManager, CommitLog
 from cpkv.config import layers
 from cpkv.config.checks import KINDS, joint_conflicts, manager_keywords, single_conflicts
+from cpkv.config.sizes import Reduce, agreed_sizes, tell_reduced
 from cpkv.errors import ConfigError
 
 
@@ -121,6 +122,25 @@ class CacheConfig:
     def to_json(self) -> str:
         """Return the settings as `from_json` reads them."""
         return json.dumps(self.as_dict(), indent=2)
+
+    def agreed(self, reduce: Reduce) -> Self:
+        """Agree with the other ranks on sizes that each has measured: the least counts.
+
+        A size that is reduced on this rank is logged. To be called once on every rank.
+
+        Args:
+            reduce: Called once with an `array` of 128 integers of 64 bits. Returns their minimum over
+                all ranks, or something that is called and returns it, as for
+                `CacheManager.attach_reduction`.
+
+        Raises:
+            ConfigError: On every rank alike, naming each other setting that differs between ranks.
+            InputTypeError, LogError: What `reduce` returns cannot be the minimum over all ranks.
+        """
+        settings = self.as_dict()
+        sizes = agreed_sizes(settings, reduce)
+        tell_reduced(settings, sizes)
+        return self.replace(**sizes)
 
     def create(self, *, own_lane: int | None = None) -> CacheManager:
         """Make the cache.
