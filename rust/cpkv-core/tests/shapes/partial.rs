@@ -42,11 +42,13 @@ fn insert_partial(lab: &mut Lab, target_ran: bool) -> Vec<i64> {
 #[test]
 fn no_copy_is_made_of_a_part() {
     for shape in every_shape() {
-        // All of it would be evicted next, or nobody looks at that.
-        for clean_pages in [0, 16] {
+        // All of it would be evicted next, has been used often enough, or neither is looked at.
+        for (write, clean_pages) in
+            [(WritePolicy::Through, 0), (WritePolicy::Through, 16), (WritePolicy::Selective(1), 0)]
+        {
             for target_ran in [true, false] {
                 for then in ALL {
-                    let mut lab = Lab::with(&CacheConfig { clean_pages, ..shape.config(32, 32) });
+                    let mut lab = Lab::with(&CacheConfig { write, clean_pages, ..shape.config(32, 32) });
                     let tokens = insert_partial(&mut lab, target_ran);
                     let (branch, longer) = (lab.branch(&tokens, 2, 1), lab.prompt(0, PAGES + 2));
                     match then {
@@ -71,7 +73,7 @@ fn no_copy_is_made_of_a_part() {
                         }
                     }
                     lab.drain();
-                    let what = format!("{shape:?} {clean_pages} {target_ran} {then:?}");
+                    let what = format!("{shape:?} {write:?} {clean_pages} {target_ran} {then:?}");
                     lab.each_page(|prefix, _, node, _| {
                         if tokens.starts_with(prefix) {
                             assert!(node.host_slots.is_empty(), "{what}");
