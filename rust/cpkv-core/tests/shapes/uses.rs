@@ -94,7 +94,7 @@ fn both_parts_of_a_split_have_the_uses_of_the_whole() {
 /// Whether pages that were used often are still there after many that were used once.
 fn survives(policy: Policy) -> bool {
     match policy {
-        // Of the latter, what came or was used last goes first.
+        // Under the last two, what came or was used last goes first.
         Policy::Lfu | Policy::Slru | Policy::Mru | Policy::Filo => true,
         Policy::Lru | Policy::Fifo | Policy::Priority => false,
     }
@@ -119,15 +119,15 @@ fn hot_after_a_flood(shape: Shape, policy: Policy, host_slots: Option<i64>, uses
     let host_slots = host_slots.map(|slots| slots * shape.lanes);
     let lanes = u32::try_from(shape.lanes).unwrap();
     let mut lab = Lab::with(&CacheConfig { policy, host_slots, ..shape.config(8, 1) });
-    let hot = lab.prompt(0, 4 * lanes);
-    let request = lab.start(&hot);
+    let often = lab.prompt(0, 4 * lanes);
+    let request = lab.start(&often);
     lab.complete(request);
     lab.drain();
     for _ in 0..uses {
-        use_once(&mut lab, &hot);
+        use_once(&mut lab, &often);
     }
     if let Some(at) = split {
-        let branch = lab.branch(&hot, at, 1);
+        let branch = lab.branch(&often, at, 1);
         let request = lab.start(&branch);
         lab.complete(request);
         lab.drain();
@@ -136,8 +136,8 @@ fn hot_after_a_flood(shape: Shape, policy: Policy, host_slots: Option<i64>, uses
         lab.evict_all();
     }
     flood(&mut lab, 20, host_slots.is_some());
-    let (on_device, on_host) = lab.found(&hot);
-    on_device + on_host
+    let (device, host) = lab.found(&often);
+    device + host
 }
 
 #[test]
