@@ -8,9 +8,11 @@
 //! front, so that whatever refers to a node goes on meaning the same prefix.
 
 mod arena;
+mod check;
 mod children;
 mod node;
 mod page_hash;
+mod reshape;
 
 pub(crate) use arena::{Arena, NodeRef};
 pub(crate) use node::{HeapPlace, HeapPlaces, Node, NodeState, Tiers};
@@ -22,7 +24,7 @@ use hashbrown::HashMap;
 
 use crate::digest::Digest;
 use crate::eviction::Usage;
-use crate::ids::{BufferIndex, NodeIndex, OperationIndex, PageId, Pages, SlotId, Tokens};
+use crate::ids::{BufferIndex, NodeIndex, OperationIndex, PageId, Pages, SlotId};
 use crate::key::{KeyKind, KeyShape};
 use crate::namespace::Namespace;
 use crate::store::{PageStore, Row, Slice};
@@ -315,136 +317,6 @@ impl Tree {
         index
     }
 
-    /// Splits `index` so that a new node, which is returned, takes its first `pages` pages. The
-    /// end stays where it was, and with it the locks; both parts are like the whole in everything
-    /// else.
-    pub(crate) fn split(&mut self, index: NodeIndex, pages: Pages) -> NodeIndex {
-        let whole = &self.arena[index];
-        debug_assert!(Pages::ZERO < pages && pages < whole.len());
-        let slice = whole.slice();
-        let parent = whole.parent.expect("only roots have no parent, and they have no pages");
-        let mut front = Node::new(Some(slice.up_to(pages)), whole.start() + pages, whole.state.usage);
-        front.state = NodeState { locks: 0, ..whole.state };
-        front.first_page_hash = whole.first_page_hash;
-        front.successor = if self.shape.kind() == KeyKind::Pair { self.token_after(index, pages) } else { 0 };
-
-        self.unlink_from_parent(index);
-        let front = self.arena.insert(front);
-        self.link_to_buffer(front, slice.buffer);
-        self.arena[index].slice = Some(slice.from(pages));
-        self.arena[index].first_page_hash = self.hash_first_page(index);
-        // First below the new node, which is locked with it.
-        self.link_to_parent(index, front);
-        self.link_to_parent(front, parent);
-        self.rehash(front);
-        front
-    }
-
-    /// Gives the pages of `index` to its only child, whose index stays.
-    pub(crate) fn merge_into_child(&mut self, index: NodeIndex) {
-        let node = &self.arena[index];
-        let child = node.first_child.expect("the node has a child");
-        let parent = node.parent.expect("a root is not merged");
-        let (slice, first_page_hash) = (node.slice(), node.first_page_hash);
-        // It is locked as long as its child is.
-        self.unlink_from_parent(index);
-        self.unlink_from_parent(child);
-        self.unlink_from_buffer(index);
-        self.arena.remove(index);
-        let child_node = &mut self.arena[child];
-        child_node.slice = Some(Slice { len: slice.len + child_node.len(), ..slice });
-        child_node.first_page_hash = first_page_hash;
-        self.link_to_parent(child, parent);
-    }
-
-    /// The child for which [`Self::merge_into_child`] would change nothing but the number of
-    /// nodes.
-    pub(crate) fn mergeable_child(&self, index: NodeIndex) -> Option<NodeIndex> {
-        let node = &self.arena[index];
-        let (Some(slice), Some(child), 1) = (node.slice, node.first_child, node.children) else {
-            return None;
-        };
-        if self.holds_cut_off(index) {
-            return None;
-        }
-        let child_node = &self.arena[child];
-        let follows =
-            child_node.slice.is_some_and(|next| next.buffer == slice.buffer && next.start == slice.start + slice.len.0);
-        // Whatever ends at the node has to find it there.
-        let is_alike = node.state == NodeState { locks: 0, ..child_node.state };
-        (follows && is_alike).then_some(child)
-    }
-
-    /// The node in front of `index`, of which it is the only child and at which nothing ends, if both
-    /// together have no more than `most` tokens.
-    pub(crate) fn joinable_parent(&self, index: NodeIndex, most: Tokens) -> Option<NodeIndex> {
-        let node = &self.arena[index];
-        let parent = node.parent.filter(|&parent| !self.arena[parent].is_root())?;
-        let parent_node = &self.arena[parent];
-        let is_joinable = parent_node.children == 1 && parent_node.state.locks == 0 && !self.holds_cut_off(parent);
-        (is_joinable && self.shape.tokens_of(parent_node.len() + node.len()) <= most).then_some(parent)
-    }
-
-    /// Gives copies of the pages of `index` to its only child, whose index and state stay.
-    pub(crate) fn join_into_child(&mut self, index: NodeIndex) {
-        let child = self.arena[index].first_child.expect("the node has a child");
-        let slices = [index, child].map(|node| self.arena[node].slice());
-        let joined = self.store.join(slices[0], slices[1]);
-        let front = slices[0].len;
-        for (node, slice) in [(index, joined.up_to(front)), (child, joined.from(front))] {
-            self.unlink_from_buffer(node);
-            self.arena[node].slice = Some(slice);
-            self.link_to_buffer(node, joined.buffer);
-        }
-        for slice in slices {
-            self.store.release(slice.buffer, slice.len);
-        }
-        self.merge_into_child(index);
-    }
-
-    /// Whether what was cut off hangs from a node.
-    fn holds_cut_off(&self, index: NodeIndex) -> bool {
-        let node = &self.arena[index];
-        let mut locked = 0;
-        let mut next = node.first_child.filter(|_| self.cut_off > 0);
-        while let Some(child) = next {
-            locked += u32::from(self.arena[child].is_locked());
-            next = self.arena[child].next_sibling;
-        }
-        self.cut_off > 0 && node.locked_children > locked
-    }
-
-    /// Cuts a held node off with everything below it, so that nothing finds it any more. It goes on
-    /// holding what is in front of it, and goes when it is held no more.
-    pub(crate) fn cut_off(&mut self, index: NodeIndex) {
-        debug_assert!(self.arena[index].is_locked() && !self.arena[index].is_cut_off);
-        let parent = self.arena[index].parent.expect("a root is flushed");
-        self.unlink_from_parent(index);
-        self.arena[parent].locked_children += 1;
-        self.arena[index].is_cut_off = true;
-        self.cut_off += 1;
-    }
-
-    /// Hangs a node, with everything below it, from another parent that ends where its own does. Both
-    /// parents are locked.
-    pub(crate) fn relink(&mut self, index: NodeIndex, parent: NodeIndex) {
-        debug_assert!(self.arena[parent].is_locked() && self.arena[parent].end == self.arena[index].start());
-        self.unlink_from_parent(index);
-        self.link_to_parent(index, parent);
-    }
-
-    /// Hangs a node with the same pages as `original` below `parent`, in no tier. The rows are copied.
-    pub(crate) fn attach_copy(&mut self, original: NodeIndex, parent: NodeIndex) -> NodeIndex {
-        let from = &self.arena[original];
-        let slice = self.store.copy(from.slice());
-        let mut node = Node::new(Some(slice), from.end, from.state.usage);
-        (node.first_page_hash, node.end_hash, node.successor) = (from.first_page_hash, from.end_hash, from.successor);
-        let index = self.arena.insert(node);
-        self.link_to_buffer(index, slice.buffer);
-        self.link_to_parent(index, parent);
-        index
-    }
-
     /// Cuts the last `pages` pages off a node that has no children and is longer than that.
     pub(crate) fn cut_tail(&mut self, index: NodeIndex, pages: Pages) {
         let kept = self.arena[index].len() - pages;
@@ -610,80 +482,6 @@ impl Tree {
                 digest.add_id(row.device.map(PageId::raw));
                 digest.add_id(row.host.map(SlotId::raw));
             }
-        }
-    }
-
-    /// Lists what is wrong with links, counts, hashes and buffers.
-    pub(crate) fn check(&self, problems: &mut Vec<String>) {
-        let mut live: HashMap<BufferIndex, u32> = HashMap::new();
-        let mut roots = 0;
-        let mut cut_off: HashMap<NodeIndex, u32> = HashMap::new();
-        for parent in self.arena.iter().filter(|(_, node)| node.is_cut_off).filter_map(|(_, node)| node.parent) {
-            *cut_off.entry(parent).or_default() += 1;
-        }
-        if cut_off.values().sum::<u32>() as usize != self.cut_off {
-            problems.push(format!("{cut_off:?} cut off, {} counted", self.cut_off));
-        }
-        for (index, node) in self.arena.iter() {
-            self.check_children(index, node, cut_off.get(&index).copied().unwrap_or(0), problems);
-            let Some(slice) = node.slice else {
-                roots += 1;
-                if index != self.default_root && node.children == 0 && !node.is_locked() {
-                    problems.push(format!("{index:?}: an empty namespace is kept"));
-                }
-                continue;
-            };
-            *live.entry(slice.buffer).or_default() += slice.len.0;
-            let Some(parent) = node.parent.map(|parent| &self.arena[parent]) else {
-                problems.push(format!("{index:?}: no parent"));
-                continue;
-            };
-            if node.len() == Pages::ZERO || node.start() != parent.end {
-                problems.push(format!("{index:?}: {} pages do not follow on {}", node.len(), parent.end));
-            }
-            if node.first_page_hash != self.hash_first_page(index) {
-                problems.push(format!("{index:?}: stale first page hash"));
-            }
-            let parent = node.parent.expect("checked above");
-            if node.is_cut_off {
-                if !node.is_locked() {
-                    problems.push(format!("{index:?}: cut off, and nobody holds it"));
-                }
-                continue;
-            }
-            if self.children.find(parent, node.first_page_hash, |other| other == index).is_none() {
-                problems.push(format!("{index:?}: not in the child index"));
-            }
-        }
-        if self.children.len() + roots + self.cut_off != self.arena.len() {
-            problems.push(format!("{} index entries for {} nodes", self.children.len(), self.arena.len()));
-        }
-        if roots != self.namespaces() + self.flushed_roots || self.root_names.len() != self.roots.len() {
-            problems.push(format!("{roots} roots for {} namespaces", self.namespaces()));
-        }
-        self.store.check(|buffer| live.get(&buffer).copied().unwrap_or(0), problems);
-    }
-
-    /// `cut_off` nodes hang from it that are not its children.
-    fn check_children(&self, index: NodeIndex, node: &Node, cut_off: u32, problems: &mut Vec<String>) {
-        let (mut children, mut device, mut mirrors, mut locked, mut previous) = (0, 0, 0, cut_off, None);
-        let mut next = node.first_child;
-        while let Some(child) = next {
-            let child_node = &self.arena[child];
-            if child_node.parent != Some(index) || child_node.previous_sibling != previous {
-                problems.push(format!("{child:?}: wrong links among the children of {index:?}"));
-            }
-            children += 1;
-            device += u32::from(child_node.state.tiers.device);
-            mirrors += u32::from(child_node.state.tiers.is_mirror());
-            locked += u32::from(child_node.is_locked());
-            previous = Some(child);
-            next = child_node.next_sibling;
-        }
-        let found = (children, device, mirrors, locked);
-        let counted = (node.children, node.device_children, node.mirror_children, node.locked_children);
-        if found != counted {
-            problems.push(format!("{index:?}: children {found:?}, counted {counted:?}"));
         }
     }
 }
