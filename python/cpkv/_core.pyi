@@ -469,7 +469,11 @@ class Lease:
     def page_ids(self, first_page: int = 0) -> PageIds:
         """Return the device pages from page `first_page` on, as far as they are on the device."""
     def host_slots(self) -> PageIds:
-        """Return the host slots of the pages from `device_pages` on, shape `(host_pages,)`."""
+        """Return the host slots of the pages from `device_pages` on, shape `(host_pages,)`.
+
+        Raises:
+            RestoreError: The lease is lost.
+        """
     def restores(self) -> list[Transaction]:
         """Return the restores that its pages wait for, front first, whichever request has started them."""
     def layer_has_landed(self, layer: int, acks: AckWords | Int64s | None = None) -> bool:
@@ -479,7 +483,8 @@ class Lease:
         submitted (`Transaction.layer_submitted`) and `acks` have reached that.
 
         Raises:
-            RestoreError: The lease is lost.
+            RestoreError: The lease is lost, or a copy has failed on this rank, which the others hear of
+                with a tick.
         """
     @property
     def lost(self) -> bool:

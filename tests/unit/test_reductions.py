@@ -111,7 +111,7 @@ class Rank:
 
     def live(self):
         # Busy, idle until nothing is left to do, and busy again, with queues of any length.
-        for most in (1, 4, 80):
+        for most in (1, 4, 150):
             for _ in range(30):
                 self.step(self.same.randint(0, most))
             while self.cache.has_work():

@@ -448,3 +448,39 @@ def test_settings_of_backups_are_checked():
     for deadline in (0, -1, float("nan")):
         with pytest.raises(cpkv.ConfigError, match="copy_deadline is"):
             cpkv.CacheManager(device_pages=1, copy_deadline=deadline)
+
+
+@pytest.mark.parametrize("ran", [{"draft_ran": False}, {"target_ran": False}])
+def test_pages_that_are_not_whole_get_no_copy_also_without_room(ran):
+    cache = tracked(host_slots=4)
+    blocking = prompt(cache, 4, first=500)
+    other, other_pages = start(cache, blocking)
+    (blocker,) = cache.reserve([(blocking, other_pages, other)])
+    tokens = prompt(cache, 3)
+    lease, pages = start(cache, tokens)
+    (transaction,) = cache.reserve([(tokens, pages, lease)])
+    assert transaction.status == "no_room"
+    cache.forward_end([transaction], **ran)
+    blocker.abort()
+    other.release()
+    cache.forward_end([blocker])
+    cache.tick(0)
+    assert cache.stats().host_reserved_slots == 0
+    assert cache.insert(tokens, pages, lease, transaction).host_pages == 0
+    lease.release()
+    # Nor when they are used again.
+    cache.lock(cache.match(tokens)).release()
+    assert cache.tick(1).started == []
+    assert cache.stats().host_reserved_slots == 0
+
+
+def test_a_forward_ends_transactions_only():
+    cache = tracked()
+    tokens = prompt(cache, 2)
+    lease, pages = start(cache, tokens)
+    cache.insert(tokens, pages, lease)
+    lease.release()
+    (late,) = cache.tick(0).started
+    with pytest.raises(cpkv.TransactionError, match="was not reserved before a forward"):
+        cache.forward_end([late], draft_ran=False)
+    assert late.status == "pending"

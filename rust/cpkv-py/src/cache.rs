@@ -319,8 +319,10 @@ impl CacheManager {
                 check_transaction(slf, transaction)?;
             }
             let operation = transaction.and_then(Transaction::operation);
+            let is_partial = transaction.is_some_and(Transaction::is_partial);
             let inserted = core.call_with(py, lease, is_long, |core, held| match operation {
                 Some(id) => core.insert_bound(tokens, device_pages, held, id),
+                None if is_partial => core.insert_partial(tokens, device_pages, held),
                 None => core.insert(tokens, device_pages, held),
             })?;
             if let (Ok(_), Some(transaction)) = (&inserted, transaction) {

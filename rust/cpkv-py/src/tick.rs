@@ -114,11 +114,16 @@ impl CacheManager {
         draft_ran: bool,
     ) -> PyResult<()> {
         let mut ids: Vec<OperationId> = Vec::with_capacity(transactions.len());
-        for transaction in transactions {
-            check_transaction(slf, &transaction)?;
+        for transaction in &transactions {
+            check_transaction(slf, transaction)?;
             ids.extend(transaction.operation());
         }
         let ended = slf.get().core.call(slf.py(), false, |core| core.forward_end(&ids, target_ran, draft_ran))?;
+        if ended.is_ok() && !(target_ran && (draft_ran || !slf.get().config.has_draft)) {
+            for transaction in transactions {
+                transaction.note_partial();
+            }
+        }
         ended.map_err(|error| errors::from_core(slf.py(), &error))
     }
 

@@ -35,6 +35,9 @@ pub(crate) struct Transaction {
     /// How it has ended, also when the core has forgotten it.
     ending: Ending,
     kind: OperationKind,
+    /// Nothing was reserved, and a part of its pages was never written. Written and read with the
+    /// interpreter held.
+    is_partial: AtomicBool,
     /// It was bound or given up, so that it may be dropped. Written and read with the interpreter
     /// held or by the last owner.
     is_settled: AtomicBool,
@@ -68,19 +71,35 @@ pub(crate) fn ending_of(core: &mut cpkv_core::CacheManager, reserved: Reserved) 
 impl Transaction {
     pub(crate) fn new(cache: Py<CacheManager>, reserved: Reserved, ending: Ending) -> Self {
         let is_settled = AtomicBool::new(!matches!(reserved, Reserved::Slots(_)));
-        Self { cache, reserved, ending, kind: OperationKind::Transaction, is_settled }
+        Self {
+            cache,
+            reserved,
+            ending,
+            kind: OperationKind::Transaction,
+            is_partial: AtomicBool::new(false),
+            is_settled,
+        }
     }
 
     /// One that no request has to settle.
     pub(crate) fn of(cache: Py<CacheManager>, opened: &Opened) -> Self {
         let Opened { id, kind, ref ending } = *opened;
-        let is_settled = AtomicBool::new(true);
-        Self { cache, reserved: Reserved::Slots(id), ending: ending.clone(), kind, is_settled }
+        let (is_partial, is_settled) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { cache, reserved: Reserved::Slots(id), ending: ending.clone(), kind, is_partial, is_settled }
     }
 
     /// Its operation, if slots were reserved.
     pub(crate) fn operation(&self) -> Option<OperationId> {
         if let Reserved::Slots(id) = self.reserved { Some(id) } else { None }
+    }
+
+    /// Notes that the forward of its target or draft did not run, if the core knows nothing of it.
+    pub(crate) fn note_partial(&self) {
+        self.is_partial.store(self.operation().is_none(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_partial(&self) -> bool {
+        self.is_partial.load(Ordering::Relaxed)
     }
 
     pub(crate) fn settle(&self) {

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::insert::Origin;
 use super::late::Room;
 use super::{CacheManager, DevicePages, Lease};
 use crate::agreement::OperationId;
@@ -85,11 +86,16 @@ impl CacheManager {
         deepest: NodeIndex,
         first: Pages,
         given: &[PageId],
-        transaction: Option<OperationId>,
+        origin: Origin,
         has_readers: bool,
     ) -> Pages {
+        let transaction = origin.transaction();
         // A page whose draft state was never written has nothing to be backed up.
-        let is_whole = !transaction.is_some_and(|id| self.incomplete.remove(&id));
+        let is_whole = match origin {
+            Origin::Computed => true,
+            Origin::Partial => false,
+            Origin::Transaction(id) => !self.incomplete.remove(&id),
+        };
         if is_whole && self.writes_through() {
             // Before the binding, which has to wait for what is in front of its pages.
             self.back_up_late(deepest, first, Room::Any);

@@ -1,9 +1,9 @@
-//! Device pages that unfinished copies read: none of them is handed out before the copy has ended.
+//! Device pages that unfinished copies use: none of them is handed out before the copy has ended.
 
 use crate::ids::PageId;
 use crate::slots::IdSet;
 
-/// Counts the copies that read each page, and remembers what is to be freed after them.
+/// Counts the copies that read or write each page, and remembers what is to be freed after them.
 #[derive(Debug, Default)]
 pub(super) struct PageHolds {
     /// Open operations that read a page, by page id.

@@ -24,6 +24,23 @@ pub struct Inserted {
     pub host_pages: Pages,
 }
 
+/// Where the pages of an insertion come from.
+#[derive(Clone, Copy)]
+pub(super) enum Origin {
+    /// A forward that nothing was reserved for.
+    Computed,
+    /// The same, and a part of them was never written.
+    Partial,
+    /// A forward that a transaction was reserved for.
+    Transaction(OperationId),
+}
+
+impl Origin {
+    pub(super) fn transaction(self) -> Option<OperationId> {
+        if let Self::Transaction(id) = self { Some(id) } else { None }
+    }
+}
+
 impl CacheManager {
     /// Adds the whole pages of `tokens` to the tree. `device_pages` holds one id for each of them
     /// from page `lease.device_pages()` on. Afterwards the lease holds all of them.
@@ -38,7 +55,16 @@ impl CacheManager {
     /// [`Error::PageHeld`], [`Error::TransactionLeftOut`], [`Error::RestoreFailed`]; then nothing has
     /// changed.
     pub fn insert(&mut self, tokens: &[i64], device_pages: &[i64], lease: &mut Lease) -> Result<Inserted> {
-        self.insert_with(tokens, device_pages, lease, None)
+        self.insert_with(tokens, device_pages, lease, Origin::Computed)
+    }
+
+    /// Like [`Self::insert`] for pages of which a part was never written, since the forward of the target
+    /// or of the draft did not run, and that no transaction was reserved for: no copy is made of them.
+    ///
+    /// # Errors
+    /// As [`Self::insert`].
+    pub fn insert_partial(&mut self, tokens: &[i64], device_pages: &[i64], lease: &mut Lease) -> Result<Inserted> {
+        self.insert_with(tokens, device_pages, lease, Origin::Partial)
     }
 
     /// Like [`Self::insert`] for pages that a transaction was reserved for, which is bound to
@@ -56,7 +82,7 @@ impl CacheManager {
         transaction: OperationId,
     ) -> Result<Inserted> {
         self.check_operation(transaction)?;
-        self.insert_with(tokens, device_pages, lease, Some(transaction))
+        self.insert_with(tokens, device_pages, lease, Origin::Transaction(transaction))
     }
 
     fn insert_with(
@@ -64,8 +90,9 @@ impl CacheManager {
         tokens: &[i64],
         device_pages: &[i64],
         lease: &mut Lease,
-        transaction: Option<OperationId>,
+        origin: Origin,
     ) -> Result<Inserted> {
+        let transaction = origin.transaction();
         self.check_whole(lease)?;
         let end = self.shape.pages_in(Tokens(tokens.len()));
         self.check_lease(tokens, end, lease)?;
@@ -116,9 +143,7 @@ impl CacheManager {
         inserted.host_pages = match self.copies {
             Copies::Assumed if for_new.is_empty() => Pages::ZERO,
             Copies::Assumed => self.write_through(deepest),
-            Copies::Tracked => {
-                self.back_up_inserted(deepest, end - inserted.new_pages, &given, transaction, has_readers)
-            }
+            Copies::Tracked => self.back_up_inserted(deepest, end - inserted.new_pages, &given, origin, has_readers),
         };
         // Duplicates were claimed to be checked; they go back to their request, except what is
         // still read.

@@ -3,7 +3,8 @@
 //! A prompt that grows by a page at a time (decode) would otherwise have a node for each. Joining
 //! copies, so only short nodes are joined, and only to what is no longer than they are: a page is
 //! copied as often as its node can double. Nothing that a policy decides may depend on it, and what
-//! other requests have found stays as it is: a hit names nodes.
+//! other requests have locked stays as it is. A hit that is not locked yet names nodes, and may come out
+//! shorter.
 
 use super::CacheManager;
 use crate::eviction::{Policy, Usage};
@@ -34,7 +35,7 @@ impl CacheManager {
         let is_as_recent =
             last_access == state.usage.last_access || (is_locked && last_access < state.usage.last_access);
         let is_as_old = created == state.usage.created || !matches!(self.policy, Policy::Fifo | Policy::Filo);
-        // What others have found may be what the next one has just found.
+        // What others have locked may be what the next one has just found.
         let is_found = hits > 0 || state.usage.hits > 0;
         is_as_recent
             && is_as_old

@@ -3,7 +3,8 @@
 //! With tracked copies that takes time. The pages are the tree's at once, so that whoever hits them
 //! meanwhile waits for the same copies; until those have landed on all ranks, an operation holds the
 //! pages and the slots that they are filled from, and nothing that was computed from them is seen on
-//! the host. There is an operation for each node, so that one that fails leaves those in front of it.
+//! the host. There is an operation for each node, or part of one, so that one that fails leaves those in
+//! front of it.
 
 use super::insert::check_count;
 use super::{CacheManager, Copies, Lease};
