@@ -184,7 +184,6 @@ fn a_deep_tree_needs_no_stack() {
         (Shape { key: pair, page_tokens: 1, lanes: 2, owner: own }, Copies::Assumed, true),
         (Shape { key: token, page_tokens: 4, lanes: 4, owner: engine }, Copies::Assumed, false),
         (Shape { key: pair, page_tokens: 64, lanes: 4, owner: engine }, Copies::Tracked, true),
-        (Shape { key: token, page_tokens: 1, lanes: 1, owner: own }, Copies::Tracked, false),
     ];
     let start = |(shape, copies, flushes)| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);

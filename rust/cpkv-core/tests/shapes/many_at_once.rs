@@ -59,7 +59,7 @@ fn lab_of(shape: Shape) -> Lab {
 fn all_that_ended_together_is_one_backup_each_and_committed_once() {
     for shape in every_shape() {
         for reserves in [false, true] {
-            for landed_first in [0, 1, 20] {
+            for landed_first in [0, 20] {
                 let mut lab = lab_of(shape);
                 let operations = end_together(&mut lab, reserves);
                 for _ in 0..landed_first {
