@@ -67,7 +67,9 @@ def run_tests(timeout_s: int | None = TIMEOUT_S) -> tuple[str, str]:
 def main() -> int:
     """Try all breaks; 1 if one of them was not caught."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="WORDS", help="try only the breaks with one of these in their name")
+    parser.add_argument(
+        "--only", nargs="+", metavar="WORDS", help="try only the breaks with one of these in their name"
+    )
     only = parser.parse_args().only
     with (ROOT / "tools" / "mutants.toml").open("rb") as file:
         mutants = tomllib.load(file)["mutant"]

@@ -695,7 +695,8 @@ class CommitLog:
         timeout: float = 300.0,
         directory: str | PathLike[str] = "/dev/shm",
     ) -> CommitLog:
-        """Join the log as one of the other ranks, waiting for rank 0 to make it.
+        """Join the log as one of the other ranks, waiting for rank 0 to make it. What a signal handler
+        raises ends the wait.
 
         Raises:
             LogError: It is not there in `timeout` seconds, or made with other settings.
@@ -704,7 +705,7 @@ class CommitLog:
     def rank(self) -> int:
         """This rank."""
     def wait_for_all(self, timeout: float = 300.0) -> None:
-        """Wait, as rank 0, until all ranks have joined.
+        """Wait, as rank 0, until all ranks have joined, or a signal handler raises something.
 
         Raises:
             RankError: Some have not in `timeout` seconds.

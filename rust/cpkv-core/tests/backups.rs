@@ -11,7 +11,7 @@ use cpkv_core::{
     CacheConfig, CacheEvent, Copies, Error, Lane, Medium, Namespace, OperationId, PoolOwner, Prefill, Reserved,
     WritePolicy,
 };
-use engine::{ITEMS, TARGET_ITEMS};
+use engine::{ITEMS, STREAMS, TARGET_ITEMS};
 use lab::{Lab, Shape, shapes};
 
 // --- Room ---
@@ -1000,6 +1000,31 @@ fn a_refused_call_changes_nothing() {
         assert_eq!(lab.cache.digest(), digest);
         lab.cache.release(lease);
         lab.check();
+    }
+}
+
+#[test]
+fn a_stream_without_a_word_is_refused_until_its_copies_have_ended() {
+    for shape in shapes() {
+        let mut lab = Lab::new(shape, 16, 16);
+        let tokens = lab.prompt(0, 3);
+        let mut request = lab.start(&tokens);
+        let id = request.transaction();
+        lab.forward(&request);
+        let digest = lab.cache.digest();
+        for words in 0..STREAMS {
+            let error = lab.cache.tick(0, &[u64::MAX; STREAMS][..words], 0).unwrap_err();
+            let seen = format!("acks has {words} words, and a copy of operation {id} was submitted on stream 1");
+            assert_eq!(error.to_string(), format!("{seen}: want 2 or more"));
+            assert_eq!(lab.cache.digest(), digest);
+        }
+        lab.land();
+        lab.tick();
+        // It is open, for want of its insertion, and waits for no stream.
+        lab.cache.tick(1, &[], 0).unwrap();
+        lab.insert(&mut request);
+        assert_eq!(lab.cache.tick(2, &[], 0).unwrap().committed, [id]);
+        lab.release(&mut request);
     }
 }
 

@@ -42,17 +42,16 @@ pub(crate) fn wait(
         let called = py.detach(|| log.lock().as_mut().map_or(Err(Stop::Closed), &mut call));
         // After the last piece too: what is raised behind the call would take the result with it.
         let told = log.tell(py).and_then(|()| py.check_signals());
-        match called {
+        let error = match called {
             Ok(()) => return told,
-            Err(Stop::Paused) => {
-                if let Err(interrupt) = told {
-                    py.detach(|| log.lock().as_mut().map(cpkv_core::CommitLog::forget_pause));
-                    return Err(interrupt);
-                }
-            }
-            Err(Stop::Closed) => return Err(closed(py)),
-            Err(Stop::Refused(error)) => return told.and(Err(errors::from_core(py, &error))),
-            Err(Stop::Broken(reason)) => return Err(errors::integrity(py, reason)),
+            Err(Stop::Paused) => None,
+            Err(Stop::Closed) => Some(closed(py)),
+            Err(Stop::Refused(error)) => Some(errors::from_core(py, &error)),
+            Err(Stop::Broken(reason)) => Some(errors::integrity(py, reason)),
+        };
+        if let Some(error) = told.err().or(error) {
+            py.detach(|| log.lock().as_mut().map(cpkv_core::CommitLog::forget_pause));
+            return Err(error);
         }
     }
 }

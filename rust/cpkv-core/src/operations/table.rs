@@ -224,6 +224,7 @@ impl Operations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operations::machine::{Phase, Reason};
 
     fn operation() -> Operation {
         Operation::new(Kind::Transaction, Pages::ZERO, Vec::new(), Vec::new())
@@ -239,6 +240,23 @@ mod tests {
         assert_eq!((again.index, again.generation), (names[1].index, 1));
         assert!(operations.get(names[1]).is_none() && operations.get(again).is_some());
         assert_eq!(operations.len(), 4);
+    }
+
+    #[test]
+    fn an_ending_outlives_the_name_and_the_next_life_of_its_place() {
+        let mut operations = Operations::default();
+        let mut end = |phase| {
+            let name = operations.insert(operation());
+            let operation = operations.get_mut(name).expect("it is open");
+            let ending = operation.ending.get_or_insert_default().clone();
+            assert_eq!(ending.phase(), None);
+            operation.state.phase = phase;
+            operations.remove(name);
+            ending
+        };
+        let phases = [Phase::Committed, Phase::Gone(Reason::Flushed), Phase::Gone(Reason::Aborted)];
+        let endings = phases.map(&mut end);
+        assert_eq!(endings.map(|ending| ending.phase()), phases.map(Some));
     }
 
     #[test]
