@@ -38,9 +38,10 @@ fn entries_with_equal_hashes_never_share() {
             &[2, 2, 2, 2, 2],
             &[1, 1, 1, 1, 2],
         ];
+        // Pages differ in their last token only.
         let page_tokens = cache.shape().page_tokens();
-        let prompts: [Vec<i64>; 6] =
-            prompts.map(|pages| pages.iter().flat_map(|&token| vec![token; page_tokens]).collect());
+        let page = |&token: &i64| [vec![7; page_tokens - 1], vec![token]].concat();
+        let prompts: [Vec<i64>; 6] = prompts.map(|pages| pages.iter().flat_map(page).collect());
         let mut seen: Vec<&Vec<i64>> = Vec::new();
         for prompt in &prompts {
             let shared = seen.iter().map(|other| other.iter().zip(prompt).take_while(|(a, b)| a == b).count()).max();
