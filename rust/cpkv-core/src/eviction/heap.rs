@@ -9,6 +9,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::ops::ControlFlow;
 
 use super::EvictionKey;
 use crate::ids::{HeapPosition, Lane, Lanes, NodeIndex, Pages};
@@ -44,19 +45,26 @@ impl EvictionHeaps {
         first_of(self.heaps.iter().filter(|heap| wanted.get(heap.lane) > 0))
     }
 
-    /// Visits the nodes whose last page is in `lane`, the first to evict first, as long as `visit`
-    /// returns true. O(log n) for each of the visited.
-    pub(crate) fn visit_in_order(&self, lane: Lane, mut visit: impl FnMut(NodeIndex) -> bool) {
+    /// Visits the nodes whose last page is in `lane`, the first to evict first, until `visit` breaks.
+    /// It may name another node, with its key and depth, that would be entered if the visited one were
+    /// gone. O(log n) for each of the visited.
+    pub(crate) fn visit_in_order(
+        &self,
+        lane: Lane,
+        mut visit: impl FnMut(NodeIndex) -> ControlFlow<(), Option<(NodeIndex, EvictionKey, Pages)>>,
+    ) {
         let entries = &self.heaps[lane.0 as usize].entries;
         let mut next: BinaryHeap<Next> =
-            entries.first().map(|&entry| Next { entry, position: 0 }).into_iter().collect();
+            entries.first().map(|&entry| Next { entry, position: Some(0) }).into_iter().collect();
         while let Some(Next { entry, position }) = next.pop() {
-            if !visit(entry.node) {
-                return;
+            let ControlFlow::Continue(entered) = visit(entry.node) else { return };
+            if let Some((node, key, depth)) = entered {
+                next.push(Next { entry: Entry { key, depth, node }, position: None });
             }
+            let Some(position) = position else { continue };
             let first = position * ARITY + 1;
             let children = first..(first + ARITY).min(entries.len());
-            next.extend(children.map(|position| Next { entry: entries[position], position }));
+            next.extend(children.map(|position| Next { entry: entries[position], position: Some(position) }));
         }
     }
 
@@ -119,7 +127,8 @@ impl EvictionHeaps {
 #[derive(PartialEq, Eq)]
 struct Next {
     entry: Entry,
-    position: usize,
+    /// In the heap; `None` for what is not in it yet.
+    position: Option<usize>,
 }
 
 impl Ord for Next {

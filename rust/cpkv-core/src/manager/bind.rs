@@ -98,6 +98,7 @@ impl CacheManager {
         };
         if is_whole && self.writes_through() {
             // Before the binding, which has to wait for what is in front of its pages.
+            self.back_up_front(deepest, first);
             self.back_up_late(deepest, first, Room::Any);
         }
         if !is_whole {

@@ -4,6 +4,10 @@
 //! enough, pages that are going to be evicted. They are opened here and copied by the engine after
 //! the next tick.
 
+use std::ops::ControlFlow;
+
+use hashbrown::HashMap;
+
 use super::{CacheManager, Copies, device_ids};
 use crate::agreement::OperationId;
 use crate::config::WritePolicy;
@@ -58,26 +62,57 @@ impl CacheManager {
             return;
         }
         for lane in (0..self.lanes.count()).map(Lane) {
-            let mut left = self.clean_pages;
-            let mut dirty: Vec<NodeIndex> = Vec::new();
-            self.device.leaves.visit_in_order(lane, |node| {
-                let node_pages = self.tree.arena[node].len();
-                if !self.tiers_of(node).host && !self.tree.arena[node].state.is_partial {
-                    dirty.push(node);
-                }
-                left = if node_pages < left { left - node_pages } else { Pages::ZERO };
-                left > Pages::ZERO
-            });
-            for node in dirty {
-                // An earlier one may have taken it along, or given it up.
-                let is_leaf = self.tree.arena.is_alive(node) && self.tree.arena[node].is_device_leaf();
-                if is_leaf && !self.tiers_of(node).host {
+            // Parents first, as they are committed.
+            for node in self.dirty_in_front(lane).into_iter().rev() {
+                // An earlier one may have given it up.
+                if self.tree.arena.is_alive(node) && self.lacks_copy(node) {
                     let first = self.tree.arena[node].start();
                     self.open_late(node, first, Room::Modest(self.key_of(node)));
                 }
             }
         }
         self.compact();
+    }
+
+    /// The nodes without a host copy among those that would be evicted next from a lane, with what would
+    /// be a leaf once those in front of it in that order are gone; the first to go first.
+    fn dirty_in_front(&self, lane: Lane) -> Vec<NodeIndex> {
+        let mut left = self.clean_pages;
+        let mut dirty: Vec<NodeIndex> = Vec::new();
+        let mut gone: HashMap<NodeIndex, u32> = HashMap::new();
+        self.device.leaves.visit_in_order(lane, |node| {
+            if self.lacks_copy(node) {
+                dirty.push(node);
+            }
+            let pages = self.tree.arena[node].len();
+            if pages >= left {
+                return ControlFlow::Break(());
+            }
+            left -= pages;
+            let parent = self.tree.arena[node].parent.expect("a root is no leaf");
+            let children = gone.entry(parent).or_default();
+            *children += 1;
+            let next = &self.tree.arena[parent];
+            let is_leaf = *children == next.device_children && next.state.tiers.device && !next.is_locked();
+            ControlFlow::Continue(is_leaf.then(|| (parent, self.key_of(parent), next.end)))
+        });
+        dirty
+    }
+
+    /// Whether a node wants a late backup: it is whole and on the device, and has neither copy nor backup.
+    fn lacks_copy(&self, node: NodeIndex) -> bool {
+        let state = &self.tree.arena[node].state;
+        let has_one = state.tiers.host || state.pending.is_some();
+        state.tiers.device && !has_one && !state.is_partial
+    }
+
+    /// Opens backups, where there are free slots, for what has none right in front of the pages from
+    /// `first` on, on the way up from `end`.
+    pub(super) fn back_up_front(&mut self, end: NodeIndex, first: Pages) {
+        let mut front = self.path_up(end).skip_while(|&node| self.tree.arena[node].end > first);
+        let Some(last) = front.next().filter(|&node| self.lacks_copy(node)) else { return };
+        let start = front.take_while(|&node| self.lacks_copy(node)).last().unwrap_or(last);
+        self.back_up_late(last, self.tree.arena[start].start(), Room::Free);
     }
 
     /// Opens backups for what has neither a host copy nor a backup among the device pages from
@@ -91,9 +126,7 @@ impl CacheManager {
         let mut runs: Vec<(NodeIndex, Pages)> = Vec::new();
         let mut is_open = false;
         for node in self.own_nodes(end, first) {
-            let state = &self.tree.arena[node].state;
-            let has_one = state.tiers.host || state.pending.is_some();
-            let wants_copy = state.tiers.device && !has_one && !state.is_partial;
+            let wants_copy = self.lacks_copy(node);
             let start = self.tree.arena[node].start().max(first);
             match runs.last_mut() {
                 Some((_, run_first)) if wants_copy && is_open => *run_first = start,

@@ -31,6 +31,8 @@ pub(crate) struct World {
     free: Vec<i64>,
     /// What a router knows that is told of every event: the pages on the device, and on the host.
     router: [HashSet<u64>; 2],
+    /// What the last tick has started, after its commits.
+    started: HashSet<OperationId>,
     /// The pages that were on the host at the last check.
     before: HashSet<u64>,
     /// The namespaces of the roots at the last check; a flushed root has forgotten its own.
@@ -84,6 +86,7 @@ impl World {
             requests: Vec::new(),
             free: (0..setup.config.device_pages).collect(),
             router: Default::default(),
+            started: HashSet::new(),
             before: HashSet::new(),
             roots: HashMap::new(),
             seen: Seen::default(),

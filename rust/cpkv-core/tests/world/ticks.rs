@@ -24,6 +24,7 @@ impl World {
         }
         self.pages_freed(&report.freed_pages);
         self.seen.note("late backups", report.started.len());
+        self.started.extend(&report.started);
         for id in report.started {
             if self.is_alive(id) {
                 for item in 0..ITEMS {

@@ -104,7 +104,7 @@ impl World {
             prefix.extend(&node.tokens);
             prefixes.insert(node.index, prefix.clone());
             let waits = waiting.contains(&parent);
-            if waits || node.operation.is_some() {
+            if waits || node.operation.is_some_and(|id| !self.started.contains(&id)) {
                 waiting.insert(node.index);
             }
             prefix.extend(node.successor);
@@ -141,6 +141,7 @@ impl World {
                 self.seen.note("host pages in a namespace", node.host_slots.len());
             }
         }
+        self.started.clear();
         assert_eq!(self.router, cached);
         [_, self.before] = cached;
         self.roots = spaces;
