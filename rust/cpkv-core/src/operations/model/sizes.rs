@@ -158,19 +158,19 @@ fn two_ranks_a_restore_and_a_backup_given_up() {
 #[test]
 #[ignore = "minutes: make prove"]
 fn prove_two_ranks_a_restore_and_a_backup_with_any_fault() {
-    explore(Setup { lacks: &BEHIND_A_RESTORE, ..restored(2, 2, 1, Faults::any(1)) }, 1);
+    explore(Setup { lacks: &BEHIND_A_RESTORE, ..restored(2, 2, 1, Faults::any(1)) }, 4_157_000);
 }
 
 #[test]
 #[ignore = "minutes: make prove"]
 fn prove_two_ranks_two_restores_and_a_backup_with_one_fault() {
-    explore(Setup { lacks: &BEHIND_A_RESTORE_AND_KEPT, ..restored(2, 3, 2, one_fault()) }, 1);
+    explore(Setup { lacks: &BEHIND_A_RESTORE_AND_KEPT, ..restored(2, 3, 2, one_fault()) }, 6_685_000);
 }
 
 #[test]
 #[ignore = "minutes: make prove"]
 fn prove_three_ranks_a_restore_and_a_backup_with_one_fault() {
-    explore(Setup { lacks: &BEHIND_A_RESTORE_AND_KEPT, ..restored(3, 2, 1, one_fault()) }, 1);
+    explore(Setup { lacks: &BEHIND_A_RESTORE_AND_KEPT, ..restored(3, 2, 1, one_fault()) }, 39_300_000);
 }
 
 /// All kinds of faults, one in each history beside one backup given up and one flush. One stream.
