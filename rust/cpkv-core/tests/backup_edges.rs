@@ -408,3 +408,25 @@ fn replicas_that_would_name_the_next_operation_differently_have_different_digest
         assert_ne!(left.start(&tokens).transaction(), right.start(&tokens).transaction());
     }
 }
+
+#[test]
+fn nothing_is_reserved_behind_what_was_flushed() {
+    for shape in shapes() {
+        let mut lab = Lab::new(shape, 16, 16);
+        let (tokens, longer) = (lab.prompt(0, 3), lab.prompt(0, 5));
+        let request = lab.start(&tokens);
+        lab.complete(request);
+        lab.drain();
+        let hit = lab.find(&tokens);
+        let lease = lab.cache.lock(&hit, 0);
+        let freed = lab.cache.flush();
+        lab.scribble(&freed);
+        // Nobody will find its pages.
+        let request = lab.go_on(&longer, lease);
+        assert_eq!(request.reserved, Reserved::Nothing);
+        lab.complete(request);
+        assert_eq!(lab.cache.stats().host_reserved_slots, 0);
+        lab.drain();
+        assert_eq!(lab.cache.stats().pages, 0);
+    }
+}
