@@ -152,6 +152,8 @@ pub struct CacheManager {
     is_entry_due: bool,
     /// The engine's clock at the last tick. Only for what this rank reports.
     now_ns: u64,
+    /// Copy streams that were submitted on, on this rank.
+    most_streams: usize,
     events: Events,
     /// What the next tick reports.
     outcomes: TickReport,
@@ -219,6 +221,7 @@ impl CacheManager {
             last_step: None,
             is_entry_due: false,
             now_ns: 0,
+            most_streams: 0,
             events: Events::new(config.events),
             outcomes: TickReport::default(),
         }
