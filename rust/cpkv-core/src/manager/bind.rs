@@ -79,6 +79,15 @@ impl CacheManager {
         if is_below { nodes } else { Vec::new() }
     }
 
+    /// Whether every part of the pages that an insertion brings was written.
+    pub(super) fn is_whole(&mut self, origin: Origin) -> bool {
+        match origin {
+            Origin::Computed => true,
+            Origin::Partial => false,
+            Origin::Transaction(id) => !self.incomplete.remove(&id),
+        }
+    }
+
     /// Brings what an insertion has added under a backup: that of its transaction, and late ones for
     /// the rest. Returns how many of the pages from `first` on have one.
     pub(super) fn back_up_inserted(
@@ -90,21 +99,10 @@ impl CacheManager {
         has_readers: bool,
     ) -> Pages {
         let transaction = origin.transaction();
-        // A page whose draft state was never written has nothing to be backed up.
-        let is_whole = match origin {
-            Origin::Computed => true,
-            Origin::Partial => false,
-            Origin::Transaction(id) => !self.incomplete.remove(&id),
-        };
-        if is_whole && self.writes_through() {
+        if self.writes_through() {
             // Before the binding, which has to wait for what is in front of its pages.
             self.back_up_front(deepest, first);
             self.back_up_late(deepest, first, Room::Any);
-        }
-        if !is_whole {
-            for node in self.own_nodes(deepest, first) {
-                self.tree.arena[node].state.is_partial = true;
-            }
         }
         if let Some(id) = transaction.filter(|&id| self.operations.get(id).is_some()) {
             self.bind(id, deepest);

@@ -117,7 +117,7 @@ impl CacheManager {
         };
 
         self.clock += 1;
-        let mut inserted = Inserted::default();
+        let (mut inserted, mut gained) = (Inserted::default(), Pages::ZERO);
         // What the lease holds, from here on down.
         let mut deepest = lease.node.index;
         let known_pages = steps.iter().map(|step| step.pages).fold(Pages::ZERO, |sum, pages| sum + pages);
@@ -129,6 +129,7 @@ impl CacheManager {
             let node = self.walk_into(step, &mut deepest, lease);
             let state = self.tree.arena[node].state;
             if self.adopt(node, given, &mut inserted.duplicates) {
+                gained += step.pages;
                 if state.tiers.host {
                     self.counters.recomputed_pages += u64::from(step.pages.0);
                 } else {
@@ -139,6 +140,13 @@ impl CacheManager {
         if !for_new.is_empty() {
             deepest = self.add_below(deepest, tokens, end, for_new, lease.priority);
             inserted.new_pages += self.tree.arena[deepest].len();
+            gained += self.tree.arena[deepest].len();
+        }
+        if !self.is_whole(origin) {
+            // Device pages are in front of others, so that what came now is the end.
+            for node in self.own_nodes(deepest, end - gained) {
+                self.tree.arena[node].state.is_partial = true;
+            }
         }
         inserted.host_pages = match self.copies {
             Copies::Assumed if for_new.is_empty() => Pages::ZERO,

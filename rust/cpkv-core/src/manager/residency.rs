@@ -35,6 +35,8 @@ impl CacheManager {
             row.device = None;
         }
         self.tree.set_tiers(index, Tiers { device: false, host: true });
+        // The host copy is whole.
+        self.tree.arena[index].state.is_partial = false;
     }
 
     /// Makes `slots` the host slots of a device node that has none.

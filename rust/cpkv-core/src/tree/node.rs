@@ -54,7 +54,7 @@ pub(crate) struct NodeState {
     /// The operation that copies the node's pages: a backup that will give it its host copy, or a
     /// restore that fills its device pages.
     pub(crate) pending: Option<OperationIndex>,
-    /// A part of the pages' state was never written: no copy is made of them.
+    /// A part of the device pages was never written: no copy is made of them.
     pub(crate) is_partial: bool,
 }
 

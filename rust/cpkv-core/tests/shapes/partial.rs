@@ -1,6 +1,7 @@
 //! Pages of whose state a part was never written: the device has them, and no copy of them is ever made, whatever
 //! would have one made of others.
 
+use cpkv_core::machine::Reason;
 use cpkv_core::{CacheConfig, Namespace, Tokens, WritePolicy};
 
 use crate::engine::TARGET_ITEMS;
@@ -101,5 +102,43 @@ fn whole_pages_are_copied_on_every_way() {
             lab.drain();
             assert_eq!(lab.cache.stats().host_cached_slots, PAGES, "{shape:?} {write:?}");
         }
+    }
+}
+
+/// A host copy is whole though the device pages were computed again without the draft; once it is given up,
+/// they are no source of another.
+#[test]
+fn a_part_that_is_computed_again_does_not_replace_a_whole_copy() {
+    for shape in every_shape() {
+        let lanes = u32::try_from(shape.lanes).unwrap();
+        let mut lab = Lab::new(shape, 32, 8);
+        let (tokens, others) = (lab.prompt(0, PAGES * lanes), lab.prompt(900_000, 8 * lanes));
+        let request = lab.start(&tokens);
+        lab.complete(request);
+        lab.drain();
+        lab.evict_all();
+        assert_eq!(lab.found(&tokens), (0, PAGES * lanes));
+        let mut lease = lab.cache.lock(&lab.find(&[]), 0);
+        let pages = lab.take_pages(0, PAGES * lanes);
+        lab.cache.insert_partial(&tokens, &pages, &mut lease).unwrap();
+        lab.cache.release(lease);
+        assert_eq!((lab.found(&tokens).0, lab.cache.stats().host_mirror_slots), (PAGES * lanes, PAGES * lanes));
+        // Another prompt takes the slots, and gives them back.
+        let mut other = lab.start(&others);
+        lab.cache.abort(other.transaction(), Reason::Aborted).unwrap();
+        lab.free(&other.pages);
+        lab.release(&mut other);
+        lab.drain();
+        assert_eq!(lab.cache.stats().host_cached_slots, 0, "{shape:?}");
+        let used = lab.cache.lock(&lab.find(&tokens), 0);
+        lab.cache.release(used);
+        lab.drain();
+        assert_eq!(lab.cache.stats().host_cached_slots, 0, "{shape:?}");
+        // What is computed anew after they have gone is whole.
+        lab.evict_all();
+        let request = lab.start(&tokens);
+        lab.complete(request);
+        lab.drain();
+        assert_eq!(lab.cache.stats().host_cached_slots, PAGES * lanes, "{shape:?}");
     }
 }
