@@ -66,13 +66,13 @@ impl Tree {
         (follows && is_alike).then_some(child)
     }
 
-    /// The node in front of `index`, of which it is the only child and at which nothing ends, if both
-    /// together have no more than `most` tokens.
+    /// The node in front of `index`, of which it is the only child, if both together have no more than
+    /// `most` tokens.
     pub(crate) fn joinable_parent(&self, index: NodeIndex, most: Tokens) -> Option<NodeIndex> {
         let node = &self.arena[index];
         let parent = node.parent.filter(|&parent| !self.arena[parent].is_root())?;
         let parent_node = &self.arena[parent];
-        let is_joinable = parent_node.children == 1 && parent_node.state.locks == 0 && !self.holds_cut_off(parent);
+        let is_joinable = parent_node.children == 1 && !self.holds_cut_off(parent);
         (is_joinable && self.shape.tokens_of(parent_node.len() + node.len()) <= most).then_some(parent)
     }
 
