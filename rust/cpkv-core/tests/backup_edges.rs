@@ -7,7 +7,7 @@ mod engine;
 mod lab;
 
 use cpkv_core::machine::{Phase, Reason};
-use cpkv_core::{CacheConfig, Copies, Error, Prefill, Reserved};
+use cpkv_core::{CacheConfig, Copies, Error, LogError, Prefill, Reserved};
 use engine::TARGET_ITEMS;
 use lab::{Lab, shapes};
 
@@ -16,6 +16,28 @@ fn tick_in_silence(lab: &mut Lab) {
     let hour_ns = 3_600_000_000_000;
     for step in 0..100 {
         lab.cache.tick(step, &lab.engine.acks, step * hour_ns).unwrap();
+    }
+}
+
+#[test]
+fn ranks_that_cannot_agree_any_more_say_so_in_every_later_step() {
+    for shape in shapes() {
+        let mut lab = Lab::new(shape, 16, 16);
+        lab.tick();
+        let tokens = lab.prompt(0, 3);
+        let request = lab.start(&tokens);
+        lab.complete(request);
+        lab.land();
+        let before = lab.cache.digest();
+        let told = lab.cache.lose_agreement(LogError::Dead { rank: 3 }).to_string();
+        for step in 0..3 {
+            let refused = [lab.cache.begin_step(step).unwrap_err(), lab.cache.tick(step, &[9, 9], 0).unwrap_err()];
+            for error in refused {
+                assert!(matches!(&error, Error::AgreementLost { reason } if told.contains(reason)), "{error}");
+            }
+        }
+        assert_eq!(lab.cache.digest(), before, "what has landed was not applied");
+        lab.cache.check_integrity().unwrap();
     }
 }
 

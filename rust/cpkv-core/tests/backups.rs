@@ -46,6 +46,28 @@ fn what_there_was_no_room_for_is_made_up_for_when_it_is_used_again() {
     }
 }
 
+#[test]
+fn nothing_is_given_up_for_what_there_was_no_room_for() {
+    for shape in shapes() {
+        let mut lab = Lab::new(shape, 32, 4);
+        let all = 4 * u32::try_from(shape.lanes).unwrap();
+        let (others, tokens) = (lab.prompt(9_000, all), lab.prompt(0, 4));
+        let other = lab.start(&others);
+        lab.complete(other);
+        lab.drain();
+        let held = lab.cache.lock(&lab.find(&others), 0);
+        let request = lab.start(&tokens);
+        assert_eq!(request.reserved, Reserved::NoRoom);
+        lab.complete(request);
+        // From here on the others could be given up.
+        lab.cache.release(held);
+        let used = lab.start(&tokens);
+        lab.complete(used);
+        assert_eq!(lab.tick().started, []);
+        assert_eq!(lab.cache.stats().host_mirror_slots, all, "{shape:?}");
+    }
+}
+
 // --- Pages that come one by one ---
 
 #[test]
@@ -612,6 +634,28 @@ fn one_backup_serves_two_requests_in_either_order() {
 }
 
 #[test]
+fn what_an_insertion_leaves_out_and_another_has_brought_is_backed_up_late() {
+    for shape in shapes() {
+        let mut lab = Lab::new(shape, 16, 16);
+        let tokens = lab.prompt(0, 4);
+        let mut donor = lab.start(&tokens);
+        let other = lab.start(&tokens);
+        assert_eq!(other.reserved, Reserved::Nothing);
+        lab.forward(&donor);
+        lab.complete(other);
+        let left_out = donor.pages.split_off(1);
+        donor.tokens = lab.prompt(0, 1);
+        lab.insert(&mut donor);
+        lab.free(&left_out);
+        lab.release(&mut donor);
+        lab.drain();
+        assert_eq!(lab.cache.stats().counters.late_reserved_pages, 3, "{shape:?}");
+        lab.evict_all();
+        assert_eq!(lab.found(&tokens), (0, 4));
+    }
+}
+
+#[test]
 fn a_lost_donor_is_made_up_for() {
     for shape in shapes() {
         for donor_goes_first in [true, false] {
@@ -831,6 +875,23 @@ fn selective_counts_a_request_once_however_many_chunks_it_has() {
         lab.complete(third);
         lab.drain();
         assert_eq!(lab.cache.stats().counters.late_reserved_pages, 16, "once");
+    }
+}
+
+#[test]
+fn back_keeps_clean_what_is_a_leaf_once_others_are_gone() {
+    for shape in shapes().into_iter().filter(|shape| shape.lanes == 1) {
+        let mut lab = with_policy(shape, 16, 16, WritePolicy::Back, 6);
+        let left = lab.prompt(0, 4);
+        let right = lab.branch(&left, 2, 2);
+        for tokens in [&left, &right] {
+            let request = lab.start(tokens);
+            lab.complete(request);
+        }
+        lab.drain();
+        assert_eq!(lab.cache.stats().host_mirror_slots, 6, "{shape:?}");
+        lab.evict_all();
+        assert_eq!((lab.found(&left), lab.found(&right)), ((0, 4), (0, 4)));
     }
 }
 

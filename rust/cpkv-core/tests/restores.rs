@@ -260,6 +260,57 @@ fn what_was_restored_behind_a_failure_keeps_its_host_copy() {
 }
 
 #[test]
+fn slots_are_held_under_their_copies_although_their_pages_were_computed_again() {
+    for shape in shapes() {
+        let (mut lab, tokens) = with_host_pages(shape, 32, 4, 4);
+        let mut lease = lab.lock(&tokens);
+        let restores = lab.restore(&mut lease, Some(2));
+        lab.load_all(&restores, false);
+        lab.fail(&restores[1..]);
+        lab.tick();
+        let second = lab.lock(&tokens);
+        let pages = lab.take_pages(2, 4);
+        let mut request = lab.go_on_with(&tokens, second, pages);
+        lab.forward(&request);
+        lab.insert(&mut request);
+        lab.fail(&restores[..1]);
+        lab.tick();
+        lab.cache.release(lease);
+        lab.release(&mut request);
+        assert_eq!(lab.found(&tokens), (0, 4));
+        assert_eq!(lab.cache.stats().host_evictable_slots, 0, "copies read all four slots");
+        assert_no_page_is_lost(&mut lab);
+        assert_eq!(lab.cache.stats().host_evictable_slots, 4);
+    }
+}
+
+#[test]
+fn what_hangs_from_a_node_for_a_lost_lease_does_not_see_it_merged_away() {
+    for shape in shapes() {
+        let (mut lab, tokens) = with_host_pages(shape, 32, 32, 4);
+        let mut first = lab.lock(&tokens);
+        let restores = lab.restore(&mut first, Some(2));
+        lab.load_all(&restores[..1], false);
+        lab.load_all(&restores[1..], true);
+        lab.land();
+        lab.tick();
+        assert!(is_lost(&lab, &first));
+        let mut second = lab.lock(&tokens);
+        assert_eq!((second.device_pages().0, second.host_pages().0), (2, 2));
+        let again = lab.restore(&mut second, None);
+        lab.load_all(&again, false);
+        lab.land();
+        lab.tick();
+        lab.cache.release(second);
+        lab.check();
+        lab.cache.release(first);
+        lab.check();
+        assert_eq!(lab.found(&tokens), (4, 0));
+        assert_no_page_is_lost(&mut lab);
+    }
+}
+
+#[test]
 fn slots_are_held_under_their_copies_whatever_fails_in_front_later() {
     for shape in shapes() {
         // The back fails first, and is perhaps restored again before the front fails.
@@ -433,6 +484,7 @@ fn a_backup_of_what_was_computed_from_a_restore_waits_for_it() {
             let report = lab.tick();
             let last = report.rolled_back.last().unwrap();
             assert_eq!((last.operation, last.reason), (transaction, Reason::RestoreFailed));
+            assert_eq!((&report.started[..], lab.cache.stats().counters.late_reserved_pages), (&[][..], 0));
             assert!(is_lost(&lab, request.lease.as_ref().unwrap()));
             assert_eq!((lab.found(&longer), lab.found(&tokens)), ((0, 3), (0, 3)));
             lab.release(&mut request);

@@ -128,7 +128,16 @@ impl Children {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+
+    #[test]
+    fn equal_pages_below_different_nodes_lie_apart() {
+        let places: HashSet<u64> =
+            (0..1_000).map(|parent| entry_hash(NodeIndex::new(parent).expect("small"), 7, u64::MAX)).collect();
+        assert_eq!(places.len(), 1_000, "a look-up would compare all of them");
+    }
 
     #[test]
     fn hashes_depend_on_every_token_and_its_place() {
