@@ -100,6 +100,9 @@ class Backups(RuleBasedStateMachine):
             alive = [one for one in request.restores if one.status == "pending"]
             self.engine.load(alive, request.loaded, fails=fails)
             request.loaded += 1
+        for restore in request.restores:
+            if restore.status != "pending":
+                restore.abort()  # it has failed, and nothing more of it will be submitted
 
     def can_read(self, request, layer):
         """Whether the layer of all that the request holds is there, and then is what was written."""
