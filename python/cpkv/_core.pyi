@@ -190,6 +190,15 @@ class CacheManager:
     @property
     def host_slots(self) -> int:
         """Host slots of all lanes together, in whole segments; 0 without a host tier."""
+    @property
+    def segment_pages(self) -> int:
+        """Host slots whose rows lie side by side."""
+    @property
+    def draft(self) -> bool:
+        """Whether the state of a draft model is part of every page."""
+    @property
+    def own_lane(self) -> int | None:
+        """The lane whose pages this rank copies; `None` if it copies all, or its share of all."""
     def match(self, token_ids: Int64s, *, namespace: Namespace = None, limit: int | None = None) -> Hit:
         """Find the longest cached prefix. Changes nothing and holds nothing.
 

@@ -207,6 +207,21 @@ impl CacheManager {
     }
 
     #[getter]
+    fn segment_pages(&self) -> i64 {
+        self.config.segment_pages
+    }
+
+    #[getter]
+    fn draft(&self) -> bool {
+        self.config.has_draft
+    }
+
+    #[getter]
+    fn own_lane(&self) -> Option<u32> {
+        self.config.own_lane
+    }
+
+    #[getter]
     fn host_slots(&self, py: Python<'_>) -> PyResult<u32> {
         self.core.call(py, false, |core| core.stats().host_capacity_slots)
     }
