@@ -17,9 +17,15 @@ ALLOWED = {
     "errors": {"_core"},
     "config": {"_core", "errors", "types"},
     "": {"_core", "config", "errors", "types"},
+    "layout": {"_core", "errors", "types"},
+    "device": {"_core", "errors", "types", "layout"},
+    "drivers": {"_core", "errors", "types", "layout", "device", "host"},
+    "host": {"errors", "types"},
+    "doctor": {"_core", "errors", "types", "host", "device"},
     "replay": {"_core", "errors", "types"},
-    "bench": {"_core", "errors", "types", "replay"},
-    "cli": {"_core", "errors", "types", "replay", "bench"},
+    "kernels": {"errors", "types", "layout"},
+    "bench": {"_core", "errors", "types", "replay", "layout", "device", "drivers"},
+    "cli": {"_core", "errors", "types", "replay", "bench", "doctor"},
     "__main__": {"cli"},
 }
 """Each part of the package, and the parts that it may import besides its own."""
@@ -56,7 +62,7 @@ def test_import_needs_little():
     """`import cpkv` brings in neither the command line's packages nor anything heavy."""
     code = "import sys, cpkv; print(sorted({name.split('.')[0] for name in sys.modules}))"
     modules = ast.literal_eval(subprocess.check_output([sys.executable, "-c", code], text=True))
-    assert {"typer", "rich", "torch", "matplotlib"}.isdisjoint(modules)
+    assert {"typer", "rich", "torch", "triton", "matplotlib"}.isdisjoint(modules)
 
 
 def test_what_is_slow_to_import_is_imported_when_it_is_asked_for():
@@ -82,6 +88,10 @@ def test_every_exception_is_a_cpkv_error_and_a_builtin():
         cpkv.RankError: RuntimeError,
         cpkv.IntegrityError: RuntimeError,
         cpkv.TraceError: ValueError,
+        cpkv.CopyError: RuntimeError,
+        cpkv.HostMemoryError: MemoryError,
+        cpkv.RegistrationError: RuntimeError,
+        cpkv.DriverError: RuntimeError,
     }
     errors = {value for value in vars(cpkv).values() if isinstance(value, type) and issubclass(value, Exception)}
     assert errors == {cpkv.CpkvError, *builtins}
