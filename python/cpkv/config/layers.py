@@ -12,7 +12,7 @@ from cpkv.config.checks import KINDS, joint_conflicts, single_conflicts
 from cpkv.errors import ConfigError
 
 PREFIX: Final = "CPKV_"
-OTHER_VARIABLES: Final = frozenset({"CPKV_TRACES", "CPKV_PROVE_STEPS"})
+OTHER_VARIABLES: Final = frozenset({"CPKV_COPY_PATH", "CPKV_PROVE_STEPS", "CPKV_TRACES"})
 OTHER_PREFIXES: Final = ("CPKV_DEBUG_", "CPKV_TEST_")
 """Variables that are somebody else's."""
 

@@ -25,8 +25,8 @@ class CacheConfig:
         page_size, key, lanes, device_pool, host_slots, segment_pages, policy, copies, draft, events,
             write, write_uses, clean_pages: As for `CacheManager`.
         copy_deadline_s: Its `copy_deadline`, in seconds.
-        engine: What copies pages: `"cuda"`, `"cpu"`, `"manual"` for tests, or `"auto"` for what the
-            machine has. Kept for the data plane, which is not there yet.
+        engine: What copies pages, for `cpkv.device.open_engine`: `"cuda"`, `"cpu"`, `"manual"` for tests,
+            or `"auto"` for what the machine has.
         log_warning_s: Seconds of waiting for a rank after which a warning is logged.
         log_deadline_s: Seconds of waiting for a rank after which an error is raised.
 
