@@ -1,9 +1,19 @@
 """What all tests share."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+HAS_TORCH = find_spec("torch") is not None
+collect_ignore = [] if HAS_TORCH else ["with_torch", "gpu"]
+
+
+def pytest_report_header():
+    return (
+        [] if HAS_TORCH else "torch is not installed: tests/with_torch and tests/gpu are left out, see make test-torch"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +30,14 @@ def trace_file():
         return file
 
     return find
+
+
+@pytest.fixture
+def tell(capsys):
+    """Print a line past pytest's capturing: what was seen, for who runs the tests."""
+
+    def line(text):
+        with capsys.disabled():
+            print(text, flush=True)  # noqa: T201 - is the point
+
+    return line
