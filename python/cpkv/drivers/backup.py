@@ -1,0 +1,250 @@
+"""Backups: what a forward has computed goes to the host layer by layer, while it goes on."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from cpkv._core import CacheManager, Transaction
+from cpkv.device import BACKUP, LATE, ComputeStream, CopyEngine, CopyPlan, OnFailure
+from cpkv.drivers.counts import Counts, RateLimit
+from cpkv.drivers.share import Share
+from cpkv.errors import CopyError, TransactionError, UsageError
+from cpkv.layout import DevicePool, HostPool
+
+
+class BackupDriver:
+    """Submits the copies of backups on this rank.
+
+    Between `begin` and `end` of a forward every layer's end submits that layer, for all transactions
+    in one call. Outside, a layer's end does nothing: warm-up, idle batches and decode steps of the
+    draft have hooks as well.
+
+    Args:
+        cache: Whose transactions they are.
+        engine: Copies.
+        device: This rank's device pages.
+        host: This rank's host slots.
+        counts: What is done is counted there.
+    """
+
+    def __init__(
+        self, cache: CacheManager, engine: CopyEngine, device: DevicePool, host: HostPool, counts: Counts
+    ) -> None:
+        self.device = device
+        self._cache = cache
+        self._engine = engine
+        self._host = host
+        self._share = Share.of_cache(cache)
+        self._counts = counts
+        self._limit = RateLimit()
+        self._forward: _Forward | None = None
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether a forward is under way."""
+        return self._forward is not None
+
+    def begin(self, transactions: Sequence[Transaction]) -> None:
+        """Arm the layer ends of the coming forward with what was reserved for it.
+
+        Raises:
+            UsageError: The forward before it was not ended.
+        """
+        if self._forward is not None:
+            message = "a forward is under way: end it before the next one begins"
+            raise UsageError(message)
+        forward = _Forward(transactions, self._host.layout.layers)
+        self._prepare(forward, forward.alive)
+        self._forward = forward
+
+    def layer_ended(self, layer: int, compute: ComputeStream) -> None:
+        """Submit a layer that the forward has computed. Does nothing if no forward is armed.
+
+        Args:
+            layer: Of the forward: those of the target come first, then those of the draft.
+            compute: Where it was computed.
+
+        Raises:
+            UsageError: The forward is being captured into a graph, which would copy these pages with
+                every replay; or there is no such layer.
+        """
+        forward = self._forward
+        if forward is None or forward.plan is None:
+            return
+        if not 0 <= layer < len(forward.done):
+            message = f"layer is {layer}, want 0 to {len(forward.done) - 1}"
+            raise UsageError(message)
+        was_done = forward.done[layer]
+        self._submit(forward, layer, layer + 1, compute)
+        if was_done:
+            # Its pages were written in pieces; the copy that counts is the last one.
+            self._counts.repeated_layers += 1
+        self._counts.hooked_layers += 1
+
+    def end(self, compute: ComputeStream, *, target_ran: bool, draft_ran: bool, reason: str) -> None:
+        """Submit the layers that no hook has, and end the submission of all transactions.
+
+        Args:
+            compute: Where the forward was computed.
+            target_ran: Whether it filled the target's state.
+            draft_ran: Whether the draft's forward has filled its state.
+            reason: Why layers may be left: counted and warned about if some are.
+
+        Raises:
+            UsageError: No forward is under way, or layers are left and `compute` is being captured into a
+                graph: the forward has ended, and its transactions roll back.
+        """
+        forward = self._forward
+        if forward is None:
+            message = "no forward is under way: begin it before it ends"
+            raise UsageError(message)
+        self._forward = None
+        try:
+            if target_ran and forward.plan is not None:
+                self._submit_rest(forward, compute, draft_ran=draft_ran, reason=reason)
+        except BaseException as error:
+            # Layers are left that nobody will copy.
+            forward.failed(CopyError(f"the rest of a forward was not submitted: {error!r}"))
+            raise
+        finally:
+            try:
+                self._keep_promises(BACKUP, forward.told, forward.failed)
+            finally:
+                self._cache.forward_end(forward.all, target_ran=target_ran, draft_ran=draft_ran)
+
+    def _submit_rest(self, forward: "_Forward", compute: ComputeStream, *, draft_ran: bool, reason: str) -> None:
+        layout = self._host.layout
+        # Without its draft a transaction is rolled back: the rest of it would be copied for nothing.
+        if self._cache.draft and not draft_ran:
+            return
+        left = [first for first, end in forward.gaps() if layout.first_rows[first] < layout.first_rows[end]]
+        for first, end in forward.gaps():
+            self._submit(forward, first, end, compute)
+        if left:
+            self._counts.all_layer_forwards[reason] += 1
+            self._limit.warn(
+                reason, f"layers from {left[0]} on were not submitted by hooks and go to the host all at once: {reason}"
+            )
+        elif not forward.has_failed:
+            self._counts.hooked_forwards += 1
+
+    def start_late(self, transactions: Sequence[Transaction], compute: ComputeStream) -> None:
+        """Submit late backups whole: all layers in one call.
+
+        Args:
+            transactions: What a tick has started.
+            compute: What is queued there by now may still fill their pages.
+        """
+        alive = [transaction for transaction in transactions if transaction.status in ("reserved", "pending")]
+        failed = self._failure(alive)
+        sequence = self._engine.next_sequence(LATE)
+        size = 0
+        try:
+            pages, slots = self._share.pages(alive)
+            plan = self._engine.plan(self.device, self._host, pages, slots, "to_host")
+            size = plan.bytes(0, plan.layout.layers)
+            if size:
+                self.device.check_alive()
+                _tell(alive, LATE, sequence)
+                with suppress(CopyError):  # told to each of them
+                    self._engine.submit(LATE, plan, 0, plan.layout.layers, after=compute, on_failure=failed)
+        except Exception as error:  # noqa: BLE001 - the step is made, and what it has to say must not be lost
+            failed(CopyError(str(error)))
+            if size:
+                self._keep_promises(LATE, sequence, failed)
+            size = 0
+        for transaction in alive:
+            with suppress(TransactionError):
+                transaction.submitted_all()
+        self._counts.late_operations += len(alive)
+        self._counts.late_bytes += size
+
+    def refuse(self, transaction: Transaction) -> None:
+        """Let a late backup fail that will not be submitted: with the next ticks, on all ranks."""
+        with suppress(TransactionError):  # it is over
+            transaction.copy_failed()
+            transaction.submitted_all()
+
+    def _prepare(self, forward: "_Forward", alive: list[Transaction]) -> None:
+        """Plan the copies of those that are alive. If that fails the forward stays as it is."""
+        pages, slots = self._share.pages(alive)
+        forward.plan = self._engine.plan(self.device, self._host, pages, slots, "to_host") if len(pages) else None
+        forward.failed = self._failure(alive)
+        forward.alive = alive
+
+    def _submit(self, forward: "_Forward", first: int, end: int, compute: ComputeStream) -> None:
+        plan = forward.plan
+        size = 0 if plan is None or forward.has_failed else plan.bytes(first, end)
+        if size:
+            forward.told = sequence = self._engine.next_sequence(BACKUP)
+            told = _tell(forward.alive, BACKUP, sequence)
+            if len(told) < len(forward.alive):
+                # Some were given up meanwhile, and their slots may be others' by the next layer.
+                self._prepare(forward, told)
+                plan = forward.plan
+                size = 0 if plan is None else plan.bytes(first, end)
+        if size and plan is not None:
+            try:
+                self._engine.submit(BACKUP, plan, first, end, after=compute, on_failure=forward.failed)
+            except CopyError:
+                # Each transaction has been told, and is rolled back; the forward and all others go on.
+                forward.has_failed = True
+            else:
+                self._counts.backup_bytes += size
+        for layer in range(first, end):
+            forward.done[layer] = True
+
+    def _keep_promises(self, stream: int, told: int, failed: OnFailure) -> None:
+        """Let a stream reach a number that transactions were told and whose submission was refused."""
+        if told >= self._engine.next_sequence(stream):
+            nothing = self._engine.plan(self.device, self._host, *self._share.pages([]), "to_host")
+            with suppress(CopyError):  # told to each of them
+                self._engine.submit(stream, nothing, 0, 0, after=None, on_failure=failed)
+
+    def _failure(self, transactions: Sequence[Transaction]) -> OnFailure:
+        """Return what an engine calls, in whatever thread, when the copies of transactions have failed."""
+
+        def failed(error: CopyError) -> None:
+            self._counts.failed_submissions += 1
+            for transaction in transactions:
+                with suppress(TransactionError):  # it is over
+                    transaction.copy_failed()
+            self._limit.warn("copy failed", f"a backup is rolled back: {error}")
+
+        return failed
+
+
+class _Forward:
+    """A forward between its begin and its end."""
+
+    def __init__(self, transactions: Sequence[Transaction], layers: int) -> None:
+        self.all = list(transactions)
+        self.alive = [transaction for transaction in transactions if transaction.status == "reserved"]
+        self.plan: CopyPlan | None = None
+        self.failed: OnFailure
+        """Tells those that are copied."""
+        self.done = [False] * layers
+        self.has_failed = False
+        self.told = 0
+        """The last number that transactions were told."""
+
+    def gaps(self) -> Iterable[tuple[int, int]]:
+        """Yield the runs of layers that were not submitted, each as its first and the one after its last."""
+        first = None
+        for layer, done in enumerate([*self.done, True]):
+            if not done and first is None:
+                first = layer
+            elif done and first is not None:
+                yield first, layer
+                first = None
+
+
+def _tell(transactions: Sequence[Transaction], stream: int, sequence: int) -> list[Transaction]:
+    """Tell transactions of a submission before it is queued; return those that are not over."""
+    told = []
+    for transaction in transactions:
+        try:
+            transaction.submitted(stream, sequence)
+        except TransactionError:
+            continue
+        told.append(transaction)
+    return told
