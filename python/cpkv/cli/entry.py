@@ -1,7 +1,7 @@
 """The way into the command line, and the ways out of it.
 
-Exit codes: 0 done; 2 bad input, told in one line on standard error; 130 interrupted. Anything else
-is a bug and shows its traceback.
+Exit codes: 0 done; 1 done, and the doctor has found what does not work; 2 bad input, told in one line
+on standard error; 130 interrupted. Anything else is a bug and shows its traceback.
 """
 
 import os
