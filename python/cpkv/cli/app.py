@@ -6,6 +6,8 @@ import typer
 
 from cpkv._core import __version__
 from cpkv.cli.bench import bench
+from cpkv.cli.bench_copy import copy
+from cpkv.cli.doctor import doctor
 from cpkv.cli.replay import replay
 
 app = typer.Typer(
@@ -16,6 +18,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(replay)
+app.command()(doctor)
+bench.command()(copy)
 app.add_typer(bench, name="bench")
 
 

@@ -1,4 +1,4 @@
-"""The JSON file of a replay: there when it is whole, and never before."""
+"""A file that a command writes: there when it is whole, and never before."""
 
 import json
 import os
@@ -15,37 +15,46 @@ class JsonFile:
     is written to. A link is followed.
     """
 
-    def __init__(self, name: str, *, source: str | None) -> None:
+    def __init__(self, name: str, *, source: str | None, option: str = "--json") -> None:
         """Refuse before the work what could not be written after it.
 
         Args:
             name: The file.
             source: A file that is read in the same work, and must not be replaced.
+            option: Which option has named it.
 
         Raises:
             InputError: The file cannot be written, or is the source.
         """
         self._name = name
+        self._option = option
         self._path = Path(os.path.realpath(name))
         reason = self._refusal(source)
         if reason is not None:
-            message = f"--json: {reason}"
+            message = f"{option}: {reason}"
             raise InputError(message)
 
     def write(self, content: dict[str, object]) -> None:
-        """Write the content.
+        """Write the content as JSON.
 
         Raises:
             InputError: The file cannot be written after all.
         """
-        text = json.dumps(content, indent=2) + "\n"
+        self.write_bytes((json.dumps(content, indent=2) + "\n").encode())
+
+    def write_bytes(self, content: bytes) -> None:
+        """Write the content as it is.
+
+        Raises:
+            InputError: The file cannot be written after all.
+        """
         try:
             if self._is_replaced():
-                self._replace(text)
+                self._replace(content)
             else:
-                self._path.write_text(text, encoding="utf-8")
+                self._path.write_bytes(content)
         except OSError as error:
-            message = f"--json: {self._name}: {error.strerror}, want a file that can be written"
+            message = f"{self._option}: {self._name}: {error.strerror}, want a file that can be written"
             raise InputError(message) from None
 
     def _is_replaced(self) -> bool:
@@ -65,12 +74,12 @@ class JsonFile:
             return f"{folder} cannot be written, want a folder that can"
         return None
 
-    def _replace(self, text: str) -> None:
+    def _replace(self, content: bytes) -> None:
         descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
         part = Path(name)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
             part.chmod(self._mode())
             part.replace(self._path)
         finally:

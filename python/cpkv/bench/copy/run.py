@@ -1,0 +1,116 @@
+"""What all measurements of one run share: the machine, the settings, the peers, and the time that is left."""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cpkv.bench.copy.figure import CopyFigure, Peer
+from cpkv.bench.copy.peers import PeerCopies
+from cpkv.bench.copy.platform import Platform
+from cpkv.bench.copy.pools import Pools, mla_layout
+from cpkv.bench.copy.settings import CopySettings
+from cpkv.bench.copy.site import Site
+from cpkv.bench.copy.targets import Targets
+from cpkv.bench.copy.timeline import Timeline
+from cpkv.device import Direction
+from cpkv.errors import CpkvError
+
+MOST_SAID = 300
+_PATH = re.compile(r"(?<![\w.:])/[^\s:'\",;)]*/")
+
+
+def without_paths(text: str) -> str:
+    """Return a text with the last parts of the paths in it only."""
+    return _PATH.sub("", text)
+
+
+def said(error: BaseException) -> str:
+    """Return an error in one line, without paths."""
+    lines = str(error).strip().splitlines() or [""]
+    name = "" if isinstance(error, CpkvError) else f"{type(error).__name__}: "
+    return without_paths(name + lines[0])[:MOST_SAID]
+
+
+@dataclass
+class Run:
+    """One run of the benchmark.
+
+    Args:
+        platform: The machine.
+        settings: With all sizes.
+        peers: Whom we are compared to.
+        missing: Peers that are not there, and why.
+        targets: What is wanted.
+    """
+
+    platform: Platform
+    settings: CopySettings
+    peers: Sequence[PeerCopies]
+    missing: Mapping[str, str]
+    targets: Targets
+    timeline: Timeline = field(default_factory=Timeline)
+    totals: Counter[str] = field(default_factory=Counter)
+    """What all tiers of the run have counted."""
+    explained: dict[str, str] = field(default_factory=dict)
+    """How the engine copies, and why."""
+    submissions: dict[tuple[Direction, int], dict[str, Peer]] = field(default_factory=dict)
+    """What the peers' submissions cost for each layer, by direction and pages."""
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def pages(self) -> tuple[int, ...]:
+        """Pages of a layer, ascending."""
+        return self.settings.pages or ()
+
+    @property
+    def layers(self) -> int:
+        """Layers of a forward."""
+        return self.settings.layers or 1
+
+    @property
+    def repeats(self) -> int:
+        """How often everything is measured."""
+        return self.settings.repeats
+
+    def check_time(self) -> None:
+        """Refuse to begin something when the time is over.
+
+        Raises:
+            CpkvError: It is.
+        """
+        if time.monotonic() - self.started_s > self.settings.seconds:
+            message = f"not begun: the run has taken its {self.settings.seconds:g} s"
+            raise CpkvError(message)
+
+    @contextmanager
+    def site(
+        self,
+        *,
+        pages: int,
+        slots: int,
+        layers: int | None = None,
+        device_pool: Literal["owned", "external"] = "external",
+    ) -> Iterator[Site]:
+        """Give a tier on the platform's memory, and add to the totals what it has counted."""
+        pools = Pools(self.platform, mla_layout(layers or self.layers), pages=pages, slots=slots)
+        with Site(pools, device_pool=device_pool) as site:
+            try:
+                yield site
+            finally:
+                counts = site.tier.counts
+                self.totals.update(counts.as_dict())
+                self.explained.update({what: without_paths(why) for what, why in site.engine.explain().items()})
+
+    def figures(
+        self, measure: Callable[[], Sequence[CopyFigure]], names: Sequence[tuple[str, str]]
+    ) -> list[CopyFigure]:
+        """Return figures, or each of `names` and units as failed: the others go on."""
+        try:
+            self.check_time()
+            return list(measure())
+        except Exception as error:  # noqa: BLE001 - told in the figures
+            return [CopyFigure(name=name, unit=unit, error=said(error)) for name, unit in names]

@@ -1,0 +1,106 @@
+"""A run on the machine that it is started on: which engine there is, and how much memory it needs."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final
+
+from cpkv.bench.copy.case import LONGEST_RUN
+from cpkv.bench.copy.cpu_platform import CpuPlatform
+from cpkv.bench.copy.fragments import fragment_sizes
+from cpkv.bench.copy.patterns import capacity_for
+from cpkv.bench.copy.peers import PeerCopies, plain_peers
+from cpkv.bench.copy.platform import Platform
+from cpkv.bench.copy.pools import device_bytes, mla_layout, whole_segments
+from cpkv.bench.copy.restores import restored_layers
+from cpkv.bench.copy.run import Run, said
+from cpkv.bench.copy.settings import ENGINES, CopySettings, EngineName
+from cpkv.bench.copy.targets import Targets
+from cpkv.errors import ConfigError
+
+CUDA_MODULE: Final = "cpkv.device.cuda"
+SGLANG_PEERS: Final = ("SGLang kernel", "SGLang JIT", "SGLang direct")
+"""Named here as well, for machines where nothing of them can be imported."""
+CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""With fewer than there are streams, two of them may share a queue, and one waits for what the other does."""
+MOST_CONNECTIONS: Final = "32"
+
+
+def choose_engine(wanted: str) -> EngineName:
+    """Return the engine to be measured.
+
+    Raises:
+        ConfigError: There is no such engine, or not here.
+    """
+    if wanted not in ENGINES:
+        message = f"engine is {wanted!r}, want one of {', '.join(ENGINES)}"
+        raise ConfigError(message)
+    if wanted == "cpu":
+        return "cpu"
+    # Before anything of CUDA is initialised.
+    os.environ.setdefault(CONNECTIONS, MOST_CONNECTIONS)
+    reason = _no_cuda()
+    if wanted == "cuda" and reason:
+        message = f"engine is 'cuda', and {reason}"
+        raise ConfigError(message)
+    return "cpu" if reason else "cuda"
+
+
+def _no_cuda() -> str:
+    """Return why there is no GPU to be measured; empty if there is."""
+    for module, what in (("torch", "torch is not installed"), (CUDA_MODULE, f"there is no {CUDA_MODULE}")):
+        if find_spec(module) is None:
+            return what
+    return "" if import_module("torch").cuda.is_available() else "torch sees no GPU"
+
+
+def memory_needed(settings: CopySettings, engine: EngineName) -> tuple[int, int]:
+    """Return the bytes of the host and of the device that the largest measurement needs."""
+    pages, layers = max(settings.pages or (1,)), settings.layers or 1
+    needs = [
+        (mla_layout(layers), whole_segments(pages), capacity_for(pages, LONGEST_RUN)),
+        (mla_layout(restored_layers(layers, engine)), whole_segments(pages), capacity_for(pages, LONGEST_RUN)),
+    ]
+    few, slots, device_pages = fragment_sizes(layers, pages)
+    needs.append((mla_layout(few), slots, device_pages))
+    return (
+        max(slots * layout.slot_bytes for layout, slots, _ in needs),
+        max(device_bytes(layout, count) for layout, _, count in needs),
+    )
+
+
+@contextmanager
+def started(settings: CopySettings, engine: EngineName) -> Iterator[Run]:
+    """Give a run, and the machine's memory back at its end.
+
+    Args:
+        settings: Fitted to the engine.
+        engine: Chosen.
+    """
+    host, device = memory_needed(settings, engine)
+    platform: Platform
+    peers: list[PeerCopies]
+    if engine == "cuda":
+        cuda = import_module("cpkv.bench.copy.cuda_platform").CudaPlatform(host, device, settings.copy_path)
+        platform = cuda
+        peers, missing = _sglang(cuda) if settings.peers == "all" else ([], {})
+    else:
+        platform = CpuPlatform(host, device)
+        peers, missing = [], dict.fromkeys(SGLANG_PEERS, "not there: no GPU") if settings.peers == "all" else {}
+    if settings.peers != "none":
+        peers = [*plain_peers(platform), *peers]
+    is_known = "H200" in platform.describe()["device"]
+    try:
+        yield Run(platform=platform, settings=settings, peers=peers, missing=missing, targets=Targets(is_known))
+    finally:
+        platform.close()
+
+
+def _sglang(platform: Platform) -> tuple[list[PeerCopies], dict[str, str]]:
+    try:
+        peers, missing = import_module("cpkv.bench.copy.sglang").sglang_peers(platform)
+    except Exception as error:  # noqa: BLE001 - others are measured without it
+        return [], dict.fromkeys(SGLANG_PEERS, f"not there: {said(error)}")
+    return list(peers), missing

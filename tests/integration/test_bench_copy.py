@@ -1,0 +1,142 @@
+"""`cpkv bench copy` from the outside, without a GPU. Nothing here is about time."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from cpkv.bench.copy import COPY_MEASUREMENTS, faults
+
+COMMAND = [sys.executable, "-m", "cpkv", "bench", "copy"]
+TINY = ["--engine", "cpu", "--pages", "4", "--layers", "3", "--repeats", "1"]
+
+
+def run(*arguments):
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("copy")
+    done = run(*TINY, "--json", folder / "out.json", "--timeline", folder / "timeline.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {file.name for file in folder.iterdir()} == {"out.json", "timeline.json"}
+    return done.stdout, (folder / "out.json").read_text(), (folder / "timeline.json").read_text()
+
+
+def test_every_figure_is_measured_and_has_no_target_here(whole):
+    stdout, written = whole[0], json.loads(whole[1])
+    assert set(written) == {
+        "source", "is_complete", "settings", "machine", "engine", "totals", "figures",
+    }  # fmt: skip
+    assert written["is_complete"]
+    assert written["settings"] == {
+        "engine": "cpu", "pages": [4], "layers": 3, "repeats": 1, "copy_path": None, "peers": "all",
+        "seconds": 240.0,
+    }  # fmt: skip
+    assert {"date", "processor", "cores", "command", "device"} < set(written["machine"])
+    figures = written["figures"]
+    assert list(dict.fromkeys(figure["measurement"] for figure in figures)) == list(COPY_MEASUREMENTS)
+    for figure in figures:
+        assert (figure["error"], figure["target"], figure["is_met"]) == ("", None, None)
+        assert len(figure["samples"]) == 1
+        assert f"  {figure['name']} " in stdout
+    rows = {figure["name"]: figure for figure in figures}
+    for load in ("alone", "beside matmul", "beside memory"):
+        peers = rows[f"to host, 4 pages, scattered, {load}"]["peers"]
+        assert list(peers) == ["contiguous", "each page", "SGLang kernel", "SGLang JIT", "SGLang direct"]
+        assert peers["each page"]["samples"]
+        assert peers["SGLang kernel"]["error"] == "not there: no GPU"
+    assert rows["to device, 4 pages, runs of 4, slowdown of matmul"]["peers"]["A/A"]["samples"]
+    note = rows["to host, 4 pages, host pool full and fragmented, alone"]["note"]
+    assert re.search(r"host pool (89|90)% full of 4,000 requests' prompts, host runs of \d", note)
+    assert rows["forwards copied all layers at once"]["median"] == 0
+    assert written["totals"]["hooked_forwards"] > 10
+    assert written["totals"]["failed_submissions"] == 0
+
+
+def test_no_path_of_this_machine_is_written(whole):
+    for text in whole[1:]:
+        assert "/tmp" not in text  # noqa: S108 - what is looked for
+        assert "FILE" in text
+
+
+def test_the_timeline_is_one_that_can_be(whole):
+    trace = json.loads(whole[2])
+    # How the threads are scheduled on a busy machine is none of its faults.
+    assert [fault for fault in faults(trace) if "before its last layer ends" not in fault] == []
+    assert trace["otherData"]["layers"] == 3
+
+
+def test_measurements_that_are_picked_are_all_that_is_measured(tmp_path):
+    done = run(
+        *TINY,
+        "--only",
+        "restores",
+        "--only",
+        "counts",
+        "--only",
+        "hooks",
+        "--peers",
+        "plain",
+        "--json",
+        tmp_path / "out.json",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert list(written["figures"][0]["peers"]) == ["contiguous", "each page"]
+    measured = dict.fromkeys(figure["measurement"] for figure in written["figures"])
+    assert list(measured) == ["hooks", "restores", "counts"], "in an order of their own"
+    assert written["source"] == "no requests"
+    # No timeline was made, so nothing is said of it.
+    assert len([figure for figure in written["figures"] if figure["measurement"] == "counts"]) == 1
+
+
+def test_what_does_not_begin_in_time_is_told_and_the_run_ends_well(tmp_path):
+    done = run(*TINY, "--only", "hooks", "--seconds", "1e-9", "--json", tmp_path / "out.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    figures = json.loads((tmp_path / "out.json").read_text())["figures"]
+    assert {figure["error"] for figure in figures} == {"not begun: the run has taken its 1e-09 s"}
+    assert "failed" in done.stdout
+
+
+def test_a_trace_that_fills_no_pool_fails_its_own_rows_alone(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]}\n')
+    done = run(*TINY, "--only", "fragments", "--only", "counts", "--trace", trace, "--json", tmp_path / "out.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    written = json.loads((tmp_path / "out.json").read_text())
+    errors = {figure["measurement"]: figure["error"] for figure in written["figures"]}
+    assert errors["fragments"].startswith("1 requests have written 8 pages")
+    assert errors["counts"] == ""
+    assert written["source"] == "host pool filled by trace.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["--only", "speed"], "--only: got 'speed', want one of to-host, "),
+        (["--engine", "tpu"], "engine is 'tpu', want one of auto, cuda, cpu"),
+        (["--peers", "few"], "peers is 'few', want one of all, plain, none"),
+        (["--pages", "4;8"], "--pages: got '4;8', want numbers with commas between them"),
+        (["--engine", "cpu", "--copy-path", "batch"], "which the engine 'cpu' does not have"),
+        (["--engine", "cpu", "--timeline", "x", "--only", "hooks"], "--timeline: needs the measurement 'visibility'"),
+        (["--engine", "cpu", "--timeline", "/no/such/folder/out"], "--timeline: /no/such/folder is no folder"),
+        (["--trace", "/no/such/trace", "--engine", "cpu"], "/no/such/trace: No such file or directory"),
+    ],
+)
+def test_bad_options_are_told_in_one_line(arguments, wanted):
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert wanted in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help():
+    done = run("--help")
+    assert done.returncode == 0
+    for option in ("--engine", "--only", "--pages", "--copy-path", "--json", "--timeline", "--picture", "--seconds"):
+        assert option in done.stdout
