@@ -1,45 +1,103 @@
-"""Break the core in small ways, one at a time, and see that a test fails each time.
+"""Break the core and the data plane in small ways, and see that a test fails each time.
 
-    python tools/mutants.py [--only WORDS ...]
+    python tools/mutants.py [--only WORDS ...] [--first NUMBER]
 
 The breaks are in `mutants.toml`: a file, a text that stands in it once, and what is put in its
-place. They are made in a copy under `target/mutants`, so that an interrupted run leaves the sources
-as they are. A break that no test notices, or whose text is not there any more, makes the run fail.
+place. A file of the core is tested by the tests of the core, one of the package (`.py`) by those of the
+data plane, with the interpreter that runs this. Breaks are made in a copy under `target/mutants`, one at a
+time, so that an interrupted run leaves the sources as they are. One that no test notices, or whose text is
+not there any more, makes the run fail.
 """
 
 import argparse
+import filecmp
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / "target" / "mutants"
-COPIED = ("rust", "Cargo.toml", "Cargo.lock", ".config")
-TIMEOUT_S = 180
+COPIED = ("rust", "Cargo.toml", "Cargo.lock", ".config", "python", "tests", "pyproject.toml")
+SOURCES = Path("rust/cpkv-core/src")
+TIMEOUT_S = 300
 """A break that makes the tests hang is noticed, too."""
+STAGES = (
+    ["--lib", "-E", "not test(model::)"],
+    ["--test", "backups", "--test", "backup_edges", "--test", "restores", "--test", "against_oracle"],
+    ["--lib", "-E", "test(model::)"],
+    ["--test", "*"],
+)
+"""What is built in a moment and notices most comes first."""
+PACKAGE_TESTS = (
+    "tests/unit/test_layout.py",
+    "tests/unit/test_copy_plan.py",
+    "tests/unit/test_copy_engines.py",
+    "tests/unit/test_host_tier.py",
+    "tests/unit/test_opening.py",
+    "tests/property/test_bytes.py",
+)
 
 
 def make_copy() -> None:
-    """Copy what the tests of the core need."""
-    COPY.mkdir(parents=True, exist_ok=True)
+    """Copy what the tests need.
+
+    What did not change is left as it is, so that it is not built again. What an interrupted run has left
+    broken gets a new time, so that it is.
+    """
     for name in COPIED:
-        source, target = ROOT / name, COPY / name
-        if source.is_dir():
-            shutil.rmtree(target, ignore_errors=True)
-            # With their times, so that what did not change is not built again.
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("target"))
-        else:
-            shutil.copy2(source, target)
+        source = ROOT / name
+        files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+        files = [path.relative_to(ROOT) for path in files if "target" not in path.relative_to(ROOT).parts]
+        for old in set((COPY / name).rglob("*")) - {COPY / file for file in files}:
+            if old.is_file():
+                old.unlink()
+        for file in files:
+            target = COPY / file
+            if not target.exists() or not filecmp.cmp(ROOT / file, target, shallow=False):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / file, target)
 
 
-def run_tests(timeout_s: int | None = TIMEOUT_S) -> tuple[str, str]:
+def test_core(timeout_s: int | None) -> tuple[str, str]:
     """Run the tests of the core: `caught`, `survived` or `does not build`, and what noticed it."""
-    command = ["cargo", "test", "--locked", "--quiet", "-p", "cpkv-core", "--lib", "--tests"]
-    environment = os.environ | {"CARGO_TARGET_DIR": str(COPY / "build"), "PROPTEST_FAILURE_PERSISTENCE": "off"}
+    for stage in STAGES:
+        # The first test that fails ends it.
+        command = ["cargo", "nextest", "run", "--locked", "-p", "cpkv-core", "--fail-fast", *stage]
+        status, output = run(command, timeout_s)
+        if "could not compile" in output:
+            return "does not build", next((line for line in output.splitlines() if line.startswith("error")), "")
+        if status != 0:
+            failures = (["FAIL"], ["TIMEOUT"], ["SIGABRT"])
+            failed = [line.split()[-1] for line in output.splitlines() if line.split()[:1] in failures]
+            return "caught", failed[0] if failed else output.splitlines()[-1]
+    return "survived", ""
+
+
+def test_package(timeout_s: int | None) -> tuple[str, str]:
+    """Run the tests of the data plane: `caught`, `survived` or `does not build`, and what noticed it."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *PACKAGE_TESTS]
+    status, output = run(command, timeout_s)
+    if status == 0:
+        return "survived", ""
+    failed = [line.split()[1] for line in output.splitlines() if line.startswith("FAILED")]
+    if failed or status < 0:
+        return "caught", failed[0].removeprefix("tests/") if failed else output
+    return "does not build", output.splitlines()[-1]
+
+
+def run(command: list[str], timeout_s: int | None) -> tuple[int, str]:
+    """Run a command in the copy; a negative status if it was killed."""
+    environment = os.environ | {
+        "CARGO_TARGET_DIR": str(COPY / "build"),
+        "CARGO_TERM_COLOR": "never",
+        "PROPTEST_FAILURE_PERSISTENCE": "off",
+        "PYTHONPATH": str(COPY / "python"),
+    }
     process = subprocess.Popen(  # noqa: S603 - our own command
         command,
         cwd=COPY,
@@ -54,14 +112,13 @@ def run_tests(timeout_s: int | None = TIMEOUT_S) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return "caught", f"nothing ended in {timeout_s} s"
-    if process.returncode == 0:
-        return "survived", ""
-    if "could not compile" in output:
-        return "does not build", next((line for line in output.splitlines() if line.startswith("error")), "")
-    failed = [line.split()[1] for line in output.splitlines() if line.startswith("test ") and line.endswith("FAILED")]
-    failed += [line.split()[0] for line in output.splitlines() if line.endswith("--- FAILED")]
-    return "caught", failed[0] if failed else "a test"
+        return -signal.SIGKILL, f"nothing ended in {timeout_s} s"
+    return process.returncode, output
+
+
+def tests_of(file: str) -> Callable[[int | None], tuple[str, str]]:
+    """Return what runs the tests of a file that is broken."""
+    return test_package if file.endswith(".py") else test_core
 
 
 def main() -> int:
@@ -70,31 +127,37 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", metavar="WORDS", help="try only the breaks with one of these in their name"
     )
-    only = parser.parse_args().only
+    parser.add_argument("--first", type=int, default=1, metavar="NUMBER", help="go on with this one of the list")
+    arguments = parser.parse_args()
+    only, first = arguments.only, arguments.first
     with (ROOT / "tools" / "mutants.toml").open("rb") as file:
         mutants = tomllib.load(file)["mutant"]
     if only:
         mutants = [mutant for mutant in mutants if any(words in mutant["name"] for words in only)]
     make_copy()
+    tried = list(enumerate(mutants, 1))[first - 1 :]
     # Unbroken, so that what is caught is the break; the first build has no time limit.
-    verdict, by = run_tests(None)
-    if verdict != "survived":
-        print(f"without any break: {verdict} ({by})", flush=True)
-        return 1
+    for test in {tests_of(mutant["file"]) for _, mutant in tried}:
+        verdict, by = test(None)
+        if verdict != "survived":
+            print(f"without any break: {verdict} ({by})", flush=True)
+            return 1
     counts: dict[str, int] = {}
-    for index, mutant in enumerate(mutants, 1):
-        path = COPY / "rust" / "cpkv-core" / "src" / mutant["file"]
+    for index, mutant in tried:
+        test = tests_of(mutant["file"])
+        path = COPY / (SOURCES / mutant["file"] if test is test_core else mutant["file"])
         source = path.read_text(encoding="utf-8")
         if source.count(mutant["before"]) != 1:
             verdict, by = "is not there", f"{source.count(mutant['before'])} times in {mutant['file']}"
         else:
             path.write_text(source.replace(mutant["before"], mutant["after"]), encoding="utf-8")
-            verdict, by = run_tests()
+            verdict, by = test(TIMEOUT_S)
             path.write_text(source, encoding="utf-8")
         counts[verdict] = counts.get(verdict, 0) + 1
-        print(f"{index:3} of {len(mutants)}  {verdict:14} {mutant['name']}{by and f'  ({by})'}", flush=True)
-    print(f"{len(mutants)} breaks: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
-    return int(counts.get("caught", 0) != len(mutants) or not mutants)
+        noticed = f"  ({by})" if by else ""
+        print(f"{index:3} of {len(mutants)}  {verdict:14} {mutant['name']}{noticed}", flush=True)
+    print(f"{len(tried)} breaks: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
+    return int(counts.get("caught", 0) != len(tried) or not tried)
 
 
 if __name__ == "__main__":
