@@ -1,11 +1,13 @@
 # Two commands for everyone: `make demo` and `make test`. `make help` lists the others.
 #
-# Everything lands in .venv and target. A step that has been done leaves a stamp in .venv and is
+# Everything lands in .venv, .venv-torch and target. A step that has been done leaves a stamp there and is
 # not done again until what it depends on has changed.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What needs torch is tested in an environment of its own, which is 2 GB.
+TORCH_VENV := .venv-torch
 export VIRTUAL_ENV := $(abspath $(VENV))
 export CARGO_TERM_COLOR ?= auto
 # maturin refuses to choose between two environments.
@@ -58,6 +60,13 @@ $(VENV)/.built: $(RUST_SOURCES) pyproject.toml | tools $(VENV)/.run-installed
 	PIP_QUIET=1 $(BIN)/maturin develop --release
 	@touch $@
 
+# Byte-compiling all of torch would take a minute, and the tests import a small part of it.
+$(TORCH_VENV)/.installed: requirements/torch.txt tools/stand_in_cuda.py | tools
+	$(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r $<
+	$(TORCH_VENV)/bin/python tools/stand_in_cuda.py
+	@touch $@
+
 .PHONY: build
 build: $(VENV)/.built ## Build the extension in release mode and install cpkv into .venv
 
@@ -71,7 +80,7 @@ demo: build ## Replay a made-up conversation workload on one tier, then on two
 # --- Tests and checks ---
 
 .PHONY: test
-test: test-rust test-python ## Install what is needed and run every test
+test: test-rust test-python test-torch ## Install what is needed and run every test
 
 .PHONY: test-rust
 test-rust: tools ## Run the tests of the core
@@ -82,6 +91,10 @@ test-rust: tools ## Run the tests of the core
 .PHONY: test-python
 test-python: build $(VENV)/.dev-installed ## Run the tests of the package and the command
 	$(BIN)/pytest
+
+.PHONY: test-torch
+test-torch: build $(TORCH_VENV)/.installed ## Run the tests of what needs torch: the kernels, on the CPU
+	TRITON_INTERPRET=1 PYTHONPATH=python $(TORCH_VENV)/bin/python -m pytest tests/with_torch tests/gpu
 
 .PHONY: loom
 loom: tools ## Explore the models of what is lock-free, with their negative controls
@@ -109,16 +122,23 @@ ci: lint test loom ## Everything that a change has to pass
 
 # --- Long runs ---
 
+# In twenty parts: Hypothesis remembers what it has tried, which would be some ten gigabytes in the end.
+PROVE_SEEDS := $(shell seq 20)
+PROVE_RANDOM := tests/property/test_backups.py tests/property/test_bytes.py
+
 .PHONY: prove
 prove: build $(VENV)/.dev-installed ## Millions of random steps, and the whole model check of backups (half an hour)
 	PROPTEST_CASES=1000000 cargo test --locked --release --test against_oracle
 	PROPTEST_CASES=1000000 cargo test --locked --release --test random_backups
-	CPKV_PROVE_STEPS=1000000 $(BIN)/pytest --timeout=0 tests/property/test_backups.py
+	for seed in $(PROVE_SEEDS); do \
+	  CPKV_PROVE_STEPS=50000 $(BIN)/pytest -q --timeout=0 --hypothesis-seed=$$seed $(PROVE_RANDOM) || exit 1; \
+	done
 	cargo test --locked --release --package cpkv-core --lib operations::model -- --include-ignored --nocapture --test-threads=1
 
 .PHONY: mutants
-mutants: tools ## Break the core in small ways and see each break caught (half an hour)
-	$(PYTHON) tools/mutants.py
+mutants: build $(VENV)/.dev-installed ## Break the core and the data plane in small ways and see each break caught (an hour)
+	@cargo nextest --version >/dev/null || { echo "cpkv: cargo-nextest is missing: cargo install cargo-nextest" >&2; exit 1; }
+	$(BIN)/python tools/mutants.py
 
 .PHONY: bench
 bench: build ## Replay the traces in CPKV_TRACES and write benchmarks/results
@@ -126,4 +146,4 @@ bench: build ## Replay the traces in CPKV_TRACES and write benchmarks/results
 
 .PHONY: clean
 clean: ## Remove everything that was built or installed
-	rm -rf $(VENV) target python/cpkv/*.so
+	rm -rf $(VENV) $(TORCH_VENV) target python/cpkv/*.so
