@@ -127,7 +127,7 @@ PROVE_SEEDS := $(shell seq 20)
 PROVE_RANDOM := tests/property/test_backups.py tests/property/test_bytes.py
 
 .PHONY: prove
-prove: build $(VENV)/.dev-installed ## Millions of random steps, and the whole model check of backups (half an hour)
+prove: build $(VENV)/.dev-installed ## Millions of random steps, and the whole model check of backups (an hour or two)
 	PROPTEST_CASES=1000000 cargo test --locked --release --test against_oracle
 	PROPTEST_CASES=1000000 cargo test --locked --release --test random_backups
 	for seed in $(PROVE_SEEDS); do \
@@ -136,7 +136,7 @@ prove: build $(VENV)/.dev-installed ## Millions of random steps, and the whole m
 	cargo test --locked --release --package cpkv-core --lib operations::model -- --include-ignored --nocapture --test-threads=1
 
 .PHONY: mutants
-mutants: build $(VENV)/.dev-installed ## Break the core and the data plane in small ways and see each break caught (an hour)
+mutants: build $(VENV)/.dev-installed ## Break the core and the data plane in small ways and see each break caught (an hour or two)
 	@cargo nextest --version >/dev/null || { echo "cpkv: cargo-nextest is missing: cargo install cargo-nextest" >&2; exit 1; }
 	$(BIN)/python tools/mutants.py
 
