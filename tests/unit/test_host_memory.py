@@ -30,6 +30,14 @@ SHARED = Placement(kind="shared")
 KINDS = [Placement(), Placement(pages="small"), SHARED]
 
 
+@pytest.fixture(autouse=True)
+def _interrupts_are_heard():
+    """What runs in the background of a shell ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Recorder:
     """A registrar that notes what it is told, and refuses what a test wants."""
 
