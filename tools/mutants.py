@@ -10,6 +10,7 @@ not there any more, makes the run fail.
 """
 
 import argparse
+import fcntl
 import filecmp
 import os
 import shutil
@@ -134,6 +135,19 @@ def main() -> int:
         mutants = tomllib.load(file)["mutant"]
     if only:
         mutants = [mutant for mutant in mutants if any(words in mutant["name"] for words in only)]
+    # Two runs in one copy would break it for each other.
+    COPY.mkdir(parents=True, exist_ok=True)
+    with (COPY / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another run has {COPY}: wait for it, or end it", flush=True)
+            return 1
+        return try_breaks(mutants, first)
+
+
+def try_breaks(mutants: list[dict[str, str]], first: int) -> int:
+    """Try the breaks from one on; 1 if one of them was not caught."""
     make_copy()
     tried = list(enumerate(mutants, 1))[first - 1 :]
     # Unbroken, so that what is caught is the break; the first build has no time limit.
