@@ -117,10 +117,9 @@ impl CacheManager {
 
     /// Opens backups for what has neither a host copy nor a backup among the device pages from
     /// `first` on, on the way up from `end`. Returns that of the last pages; `None` if there is no
-    /// room for one of them.
+    /// room for one of them, or nothing finds them any more.
     pub(super) fn back_up_late(&mut self, end: NodeIndex, first: Pages, room: Room) -> Option<OperationId> {
-        let is_flushed = self.is_out_of_reach(end);
-        if self.host.is_none() || self.copies == Copies::Assumed || is_flushed {
+        if self.host.is_none() || self.copies == Copies::Assumed || self.is_out_of_reach(end) {
             return None;
         }
         let mut runs: Vec<(NodeIndex, Pages)> = Vec::new();

@@ -202,8 +202,9 @@ impl CacheManager {
         }
         // Device residency is closed towards the root, so that what is there is the front.
         let resident = own.iter().copied().find(|&node| self.tiers_of(node).device);
+        // What was computed from a restore that has failed is out of reach already, what is flushed is not yet.
         let may_catch_up = match reason {
-            Reason::Flushed | Reason::ParentLost | Reason::RestoreFailed => false,
+            Reason::Flushed | Reason::ParentLost => false,
             // What another request has inserted is whole.
             Reason::TargetMissing | Reason::DraftMissing => before == Phase::Reserved,
             _ => !is_late,
