@@ -1008,6 +1008,7 @@ fn nothing_is_found_after_a_flush_whatever_is_under_way() {
             let stats = lab.cache.stats();
             assert_eq!(stats.device_free_pages, stats.device_capacity_pages, "{shape:?} at {point}");
             assert_eq!((stats.host_cached_slots, stats.nodes), (0, 1));
+            assert_eq!(stats.counters.late_reserved_pages, 0, "a backup that was flushed is not made again");
         }
     }
 }

@@ -136,3 +136,40 @@ impl Tree {
         index
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eviction::Usage;
+    use crate::key::KeyShape;
+    use crate::namespace::Namespace;
+
+    /// A node of two pages, the two behind it that were split off, and a branch of one page between them.
+    fn branched() -> (Tree, [NodeIndex; 3]) {
+        let mut tree = Tree::new(KeyShape::new(KeyKind::Token, 1).expect("positive"));
+        let root = tree.ensure_root(&Namespace::default());
+        let back = tree.attach(root, &[1, 2, 3, 4], Pages(4), Usage::default());
+        let front = tree.split(back, Pages(2));
+        let branch = tree.attach(front, &[1, 2, 9], Pages(3), Usage::default());
+        (tree, [front, back, branch])
+    }
+
+    #[test]
+    fn a_node_is_merged_only_when_nothing_that_was_cut_off_hangs_from_it() {
+        let (mut tree, [front, back, branch]) = branched();
+        assert_eq!((tree.mergeable_child(front), tree.joinable_parent(back, Tokens(4))), (None, None));
+        tree.arena[branch].state.locks = 1;
+        tree.arena[front].locked_children = 1;
+        tree.cut_off(branch);
+        assert_eq!(tree.arena[front].children, 1);
+        assert_eq!((tree.mergeable_child(front), tree.joinable_parent(back, Tokens(4))), (None, None));
+        // It goes, as it does when its last lease is released.
+        tree.arena[branch].state.locks = 0;
+        tree.arena[front].locked_children = 0;
+        tree.remove(branch);
+        assert_eq!((tree.mergeable_child(front), tree.joinable_parent(back, Tokens(4))), (Some(back), Some(front)));
+        assert_eq!(tree.joinable_parent(back, Tokens(3)), None);
+        tree.merge_into_child(front);
+        assert_eq!(tree.tokens_of(back), [1, 2, 3, 4]);
+    }
+}
