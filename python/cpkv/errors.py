@@ -19,6 +19,7 @@ __all__ = [
     "ConfigError",
     "CopyError",
     "CpkvError",
+    "DirectWriteError",
     "DriverError",
     "HostMemoryError",
     "InputError",
@@ -42,6 +43,10 @@ class TraceError(CpkvError, ValueError):
 
 class CopyError(CpkvError, RuntimeError):
     """A copy between device and host could not be queued, or has failed; the message says which."""
+
+
+class DirectWriteError(CpkvError, RuntimeError):
+    """A context-parallel rank may not write what it computes directly; the message names the first reason."""
 
 
 class HostMemoryError(CpkvError, MemoryError):

@@ -1,0 +1,111 @@
+"""Splits with torch tensors: the same as with arrays, and over rank processes that gather with gloo."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cpkv
+from cp_ranks import EXTEND, HIDDEN, PREFIX, SPLITS, batch_of
+from cpkv.cp import interleave_split, zigzag_split
+from cpkv.cp.tensors import CpTensors
+
+RANKS = 2
+SCRIPT = Path(__file__).parents[1] / "cp_ranks.py"
+BOTH = pytest.mark.parametrize("split_batch", [zigzag_split, interleave_split])
+
+
+def tensors_of(split):
+    return [CpTensors.of(split.view(rank)) for rank in range(split.cp_size)]
+
+
+@BOTH
+@pytest.mark.parametrize("cp_size", [1, 2, 4])
+@pytest.mark.parametrize("extend", [[1], [5, 4_096], [700, 1, 64]])
+def test_tensors_do_what_arrays_do(split_batch, cp_size, extend):
+    split = split_batch([64] * len(extend), extend, cp_size=cp_size, page_size=16)
+    hidden = torch.randn(split.tokens, 8, dtype=torch.bfloat16)
+    ranks = tensors_of(split)
+    mine = [rank.take(hidden) for rank in ranks]
+    for rank in ranks:
+        view = rank.view
+        assert torch.equal(mine[view.rank], hidden[torch.from_numpy(view.rows)])
+        assert rank.positions.tolist() == view.positions.tolist()
+        assert rank.causal_lengths.tolist() == view.causal_lengths.tolist()
+        front, *back = view.split_parts(mine[view.rank])
+        assert torch.equal(torch.cat([front, *back]), mine[view.rank])
+    padded = torch.stack([rank.padded(rows) for rank, rows in zip(ranks, mine, strict=True)])
+    assert padded.dtype == torch.bfloat16
+    assert all(torch.equal(rank.restore(padded), hidden) for rank in ranks)
+    assert all(torch.equal(rank.gather(rows, lambda _: padded), hidden) for rank, rows in zip(ranks, mine, strict=True))
+
+    own = [[] for _ in ranks]
+    for rank, rows in zip(ranks, mine, strict=True):
+        rank.collect_last_token_hidden(
+            rows,
+            lambda tensor, rank=rank: own[rank.view.rank].append(tensor) or padded[:, :1].expand(-1, len(extend), -1),
+        )
+    sent = torch.stack([tensor for (tensor,) in own])
+    ends = torch.from_numpy(np.cumsum(extend) - 1)
+    for rank, rows in zip(ranks, padded, strict=True):
+        # Padding behind the rows changes nothing.
+        assert torch.equal(rank.collect_last_token_hidden(rows, lambda _: sent), hidden[ends])
+
+
+def test_what_is_not_finite_elsewhere_does_not_get_into_the_gather():
+    split = zigzag_split([0], [64], cp_size=2, page_size=16)
+    for rank in tensors_of(split):
+        hidden = torch.full((32, 4), float("nan"))
+        sent = []
+        rank.collect_last_token_hidden(hidden, lambda own, sent=sent: (sent.append(own), torch.zeros(2, 1, 4))[1])
+        assert bool(sent[0].isnan().all()) == (rank.view.rank == 0)
+
+
+@BOTH
+def test_tensors_of_another_length_are_refused(split_batch):
+    split = split_batch([0], [40], cp_size=2, page_size=4)
+    rank = tensors_of(split)[0]
+    tokens = rank.view.tokens
+    with pytest.raises(cpkv.InputError, match=r"batch_rows has shape \(39, 2\), want \(40, \.\.\.\)"):
+        rank.take(torch.zeros(39, 2))
+    with pytest.raises(cpkv.InputError, match=rf"rows has shape \({tokens + 1}, 2\), want \({tokens}, \.\.\.\)"):
+        rank.padded(torch.zeros(tokens + 1, 2))
+    with pytest.raises(cpkv.InputError, match=r"gathered has shape \(3, 2\)"):
+        rank.restore(torch.zeros(3, 2))
+    with pytest.raises(
+        cpkv.InputError, match=rf"hidden has shape \({tokens - 1}, 2\), want \({tokens} or more, hidden\)"
+    ):
+        rank.collect_last_token_hidden(torch.zeros(tokens - 1, 2), lambda own: own)
+    with pytest.raises(cpkv.InputError, match=r"gathered has shape \(1, 2\), want \(2, 1, hidden\)"):
+        rank.collect_last_token_hidden(torch.zeros(tokens, 2), lambda own: own)
+
+
+@pytest.mark.timeout(120)  # each process imports torch
+def test_rank_processes_get_every_row_where_it_belongs(tmp_path):
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(rank), str(RANKS), str(tmp_path / "ranks")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    try:
+        outputs = [json.loads(rank.communicate(timeout=100)[0]) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert [rank.returncode for rank in ranks] == [0] * RANKS
+    for name, split_batch in SPLITS.items():
+        split = split_batch(PREFIX, EXTEND, cp_size=RANKS, page_size=16)
+        ends = torch.from_numpy(np.cumsum(EXTEND) - 1)
+        for output in outputs:
+            assert output[name]["is_whole"]
+            assert output[name]["last"] == batch_of(split.tokens)[ends].tolist()
+            # What a rank sends of the last tokens, and of all rows.
+            assert output[name]["sent"] == [len(EXTEND) * HIDDEN * 4, split.padded_tokens * HIDDEN * 4]
