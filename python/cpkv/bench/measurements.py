@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cpkv.bench.blocks import measure_blocks
+from cpkv.bench.cp_split import measure_cp_split
 from cpkv.bench.figure import Figure
 from cpkv.bench.idle_tick import measure_idle_tick
 from cpkv.bench.import_time import measure_import
@@ -39,5 +40,6 @@ MEASUREMENTS: Final = {
     "idle-tick": Measurement(measure_idle_tick),
     "rank-ticks": Measurement(measure_rank_ticks),
     "metadata": Measurement(measure_metadata, serves_requests=True),
+    "cp-split": Measurement(measure_cp_split),
     "import": Measurement(measure_import),
 }
