@@ -40,6 +40,8 @@ PACKAGE_TESTS = (
     "tests/unit/test_copy_engines.py",
     "tests/unit/test_host_tier.py",
     "tests/unit/test_opening.py",
+    "tests/unit/test_cp_split.py",
+    "tests/property/test_splits.py",
     "tests/property/test_bytes.py",
 )
 
