@@ -388,6 +388,45 @@ fn a_hit_from_before_the_restore_finds_what_has_landed_of_it() {
 }
 
 #[test]
+fn a_hit_that_is_locked_after_a_failure_finds_what_is_left() {
+    for shape in shapes() {
+        for (front, ends) in [0_u32, 2].into_iter().flat_map(|front| (0..3).map(move |ends| (front, ends))) {
+            let (mut lab, tokens) = with_host_pages(shape, 16, 16, 4);
+            let longer = lab.branch(&tokens, 3, 2);
+            let mut hits = vec![lab.find(&tokens), lab.find(&longer)];
+            let mut lease = lab.lock(&tokens);
+            let restores = lab.restore(&mut lease, if front == 0 { None } else { Some(2) });
+            hits.extend([lab.find(&tokens), lab.find(&longer)]);
+            let (landing, failing) = restores.split_at(restores.len() - 1);
+            lab.load_all(landing, false);
+            match ends {
+                0 => lab.load_all(failing, true),
+                1 => lab.cache.abort(failing[0], Reason::Aborted).unwrap(),
+                _ => {
+                    lab.fail(failing);
+                    lab.load_all(failing, false);
+                }
+            }
+            hits.extend([lab.find(&tokens), lab.find(&longer)]);
+            lab.land();
+            lab.tick();
+            assert!(is_lost(&lab, &lease));
+            for hit in &hits {
+                let second = lab.cache.lock(hit, 0);
+                assert!(second.pages().0 >= front, "{} of {front} pages that have landed", second.pages().0);
+                assert_eq!(second.device_pages().0, front);
+                assert!(!is_lost(&lab, &second));
+                lab.check();
+                lab.cache.release(second);
+            }
+            lab.cache.release(lease);
+            assert_no_page_is_lost(&mut lab);
+            assert_eq!(lab.found(&tokens), (0, 4));
+        }
+    }
+}
+
+#[test]
 fn parts_are_one_node_again() {
     for shape in shapes() {
         let (mut lab, tokens) = with_host_pages(shape, 16, 16, 12);

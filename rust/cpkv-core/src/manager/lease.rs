@@ -73,6 +73,7 @@ impl CacheManager {
                 deepest = self.tree.arena[lost].parent;
             }
         }
+        let deepest = deepest.filter(|&deepest| !self.tree.arena[deepest].is_root());
         let Some(deepest) = deepest else { return self.tree.ensure_root(&hit.namespace) };
         let end = self.tree.arena[deepest].end.min(hit.pages);
         // The part that the hit ends in may have been split off in front.
