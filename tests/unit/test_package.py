@@ -25,6 +25,7 @@ ALLOWED = {
     "doctor": {"_core", "errors", "types", "host", "device"},
     "replay": {"_core", "errors", "types"},
     "kernels": {"errors", "types", "layout"},
+    "engine": {"_core", "errors", "types", "layout", "drivers", "cp"},
     "bench": {"_core", "errors", "types", "replay", "cp", "layout", "device", "drivers"},
     "cli": {"_core", "errors", "types", "replay", "bench", "doctor"},
     "__main__": {"cli"},

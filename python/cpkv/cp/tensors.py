@@ -18,6 +18,9 @@ from cpkv.errors import InputError
 
 AllGather = Callable[[Tensor], Tensor]
 
+_GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+"""The same under two names: newer releases of torch warn about the older one."""
+
 
 def all_gather_over(group: Any = None) -> AllGather:  # noqa: ANN401 - `dist.ProcessGroup`, opaque
     """Return what gathers a tensor over a process group, shape `(ranks, ...)`; one collective each call.
@@ -30,7 +33,7 @@ def all_gather_over(group: Any = None) -> AllGather:  # noqa: ANN401 - `dist.Pro
         ranks = dist.get_world_size(group)
         # One behind the other along the first dimension: the form that every backend takes.
         gathered = tensor.new_empty((ranks * tensor.shape[0], *tensor.shape[1:]))
-        dist.all_gather_into_tensor(gathered, tensor.contiguous(), group=group)
+        getattr(dist, _GATHER)(gathered, tensor.contiguous(), group=group)
         return gathered.view(ranks, *tensor.shape)
 
     return gather

@@ -1,0 +1,175 @@
+"""Rank processes on this host: each with an engine, gloo or NCCL for the model, and one commit log."""
+
+import multiprocessing
+import secrets
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, Self
+
+import torch
+import torch.distributed as dist
+
+from cpkv._core import CommitLog
+from cpkv.engine.config import EngineConfig
+from cpkv.engine.engine import Engine
+from cpkv.errors import CpkvError
+
+JOIN_S: Final = 60.0
+PATIENCE_S: Final = 30.0
+"""After which a silent rank is an error on all others."""
+
+Work = Callable[[Engine], Any]
+"""What a rank does with its engine, alike on all ranks; has to be importable. Returns what can be pickled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the ranks of a group meet.
+
+    Args:
+        folder: Of the files through which processes find each other.
+        nonce: Of the commit log.
+        cp_size: Ranks.
+        patience_s: After which a silent rank is an error.
+    """
+
+    folder: str
+    nonce: int
+    cp_size: int
+    patience_s: float
+
+
+def run_ranks(work: Work, config: EngineConfig, cp_size: int, *, patience_s: float = PATIENCE_S) -> list[Any]:
+    """Do the same on every rank of a group of processes, and return what each has returned, by rank.
+
+    Args:
+        work: Called with the engine of each rank.
+        config: Of the engines.
+        cp_size: Ranks.
+        patience_s: After which a silent rank is an error.
+
+    Raises:
+        CpkvError: A rank has failed; the message has what each has said.
+    """
+    with Ranks(work, config, cp_size, patience_s=patience_s) as ranks:
+        results = ranks.results()
+    failed = [f"rank {rank}: {result}" for rank, result in enumerate(results) if isinstance(result, RankFailure)]
+    if failed:
+        raise CpkvError("\n".join(failed))
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailure:
+    """How a rank has ended that has not done its work.
+
+    Args:
+        error: The name of the exception; empty if the process is gone.
+        said: Its message.
+        trace: Where it was raised.
+    """
+
+    error: str
+    said: str
+    trace: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.error}: {self.said}" if self.error else self.said
+
+
+class Ranks:
+    """The processes of a group. A context manager that ends them.
+
+    Args:
+        work: See `run_ranks`.
+        config: Of the engines.
+        cp_size: Ranks.
+        patience_s: See `run_ranks`.
+    """
+
+    def __init__(self, work: Work, config: EngineConfig, cp_size: int, *, patience_s: float = PATIENCE_S) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="cpkv-ranks-")
+        place = Place(self._folder.name, secrets.randbits(62), cp_size, patience_s)
+        context = multiprocessing.get_context("forkserver")
+        # Importing torch takes longer than what the ranks do: once for all of them.
+        context.set_forkserver_preload(["cpkv.engine.ranks"])
+        self.processes = []
+        self._ends: list[Connection] = []
+        for rank in range(cp_size):
+            here, there = context.Pipe(duplex=False)
+            arguments = (there, work, config, rank, place)
+            process = context.Process(target=_run, args=arguments, name=f"cpkv-rank-{rank}", daemon=True)
+            process.start()
+            there.close()
+            self.processes.append(process)
+            self._ends.append(here)
+
+    def results(self) -> list[Any]:
+        """Wait for all ranks; a `RankFailure` for each that has failed."""
+        return [self._result(rank) for rank in range(len(self.processes))]
+
+    def _result(self, rank: int) -> Any:  # noqa: ANN401 - what the work returns
+        try:
+            result = self._ends[rank].recv()
+        except EOFError:
+            self.processes[rank].join()
+            return RankFailure("", f"the process has ended with status {self.processes[rank].exitcode}")
+        self.processes[rank].join()
+        return result
+
+    def close(self) -> None:
+        """End what still runs."""
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+        for end in self._ends:
+            end.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _run(end: Connection, work: Work, config: EngineConfig, rank: int, place: Place) -> None:
+    try:
+        end.send(_work(work, config, rank, place))
+    except BaseException as error:  # noqa: BLE001 - the process that waits is told
+        end.send(RankFailure(type(error).__name__, str(error), traceback.format_exc()))
+    finally:
+        end.close()
+
+
+def _work(work: Work, config: EngineConfig, rank: int, place: Place) -> Any:  # noqa: ANN401
+    torch.set_num_threads(1)
+    backend = "nccl" if config.device.startswith("cuda") else "gloo"
+    meeting = Path(place.folder) / "meeting"
+    dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=place.cp_size)
+    try:
+        with Engine(config, rank=rank, cp_size=place.cp_size, new_log=_log_of(rank, place)) as engine:
+            return work(engine)
+    finally:
+        dist.destroy_process_group()
+
+
+def _log_of(rank: int, place: Place) -> Callable[[int], CommitLog]:
+    def new_log(fingerprint: int) -> CommitLog:
+        ranks, folder = place.cp_size, place.folder
+        if rank == 0:
+            log = CommitLog.create("engine", place.nonce, ranks=ranks, fingerprint=fingerprint, directory=folder)
+            log.wait_for_all(JOIN_S)
+        else:
+            log = CommitLog.join(
+                "engine", place.nonce, rank, timeout=JOIN_S, ranks=ranks, fingerprint=fingerprint, directory=folder
+            )
+        log.set_patience(warning=place.patience_s / 2, deadline=place.patience_s)
+        return log
+
+    return new_log

@@ -1,0 +1,161 @@
+"""What rank processes of engine tests do. `cpkv.engine.ranks` imports it in each of them."""
+
+import os
+import random
+import signal
+import time
+from dataclasses import replace
+
+import torch.distributed as dist
+
+import cpkv
+import cpkv.engine.engine
+from cpkv.cp.tensors import CpTensors
+from cpkv.engine import EngineConfig
+from cpkv.engine.oracle import Oracle
+
+NEW_TOKENS = 20
+
+
+def prompts(seed, lengths, vocab=128):
+    draw = random.Random(seed)
+    return [[draw.randrange(vocab) for _ in range(length)] for length in lengths]
+
+
+def seen_of(request):
+    """What a request has come to, comparable across processes."""
+    return {
+        "tokens": list(request.generated),
+        "logits": [one.tolist() for one in request.logits],
+        "acceptance": request.acceptance_length,
+        "device_hit": request.device_hit_tokens,
+        "host_hit": request.host_hit_tokens,
+    }
+
+
+def evict_all(engine):
+    for lane in range(engine.cp_size):
+        engine.cache.evict(lane, engine.config.device_pages)
+
+
+def compared(engine, requests):
+    """Bytes of all that is visible, on the device and then on the host only."""
+    oracle = Oracle(engine.config)
+    sequences = [request.tokens for request in requests]
+    on_device = oracle.compare(engine, sequences)
+    evict_all(engine)
+    on_host = oracle.compare(engine, sequences)
+    return {
+        "device_pages": on_device.device_pages,
+        "host_pages": on_host.host_pages,
+        "wrong": [*on_device.wrong, *on_host.wrong],
+    }
+
+
+class Temperatures:
+    """Cold, hot on the device, restored from the host: the same prompts each time."""
+
+    def __init__(self, lengths, seed=1, new_tokens=NEW_TOKENS):
+        self.lengths, self.seed, self.new_tokens = lengths, seed, new_tokens
+
+    def __call__(self, engine):
+        asked = prompts(self.seed, self.lengths)
+        said = {}
+        requests = engine.generate(asked, self.new_tokens)
+        said["cold"] = [seen_of(request) for request in requests]
+        requests = engine.generate(asked, self.new_tokens)
+        said["hot"] = [seen_of(request) for request in requests]
+        said["bytes"] = compared(engine, requests)
+        requests = engine.generate(asked, self.new_tokens)
+        said["restored"] = [seen_of(request) for request in requests]
+        half = engine.cache.stats().device_cached_pages // 2
+        for lane in range(engine.cp_size):
+            engine.cache.evict(lane, -(-half // engine.cp_size))
+        requests = engine.generate(asked, self.new_tokens)
+        said["partly restored"] = [seen_of(request) for request in requests]
+        said["digest"] = engine.cache.digest()
+        engine.cache.check_integrity()
+        said["collectives"] = dict(engine.exchange.calls)
+        said["all_layer"] = sum(engine.tier.counts.all_layer_forwards.values())
+        said["hooked"] = engine.tier.counts.hooked_forwards
+        return said
+
+
+def config(**changes):
+    return replace(EngineConfig(keeps_logits=True), **changes)
+
+
+class CountedCollectives:
+    """Count what goes through torch.distributed, and what the model says that it has sent."""
+
+    def __call__(self, engine):
+        seen = []
+        names = [name for name in dir(dist) if name.startswith(("all_", "broadcast", "reduce", "gather", "scatter"))]
+        for name in [*names, "barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv"]:
+            real = getattr(dist, name, None)
+            if callable(real):
+                setattr(dist, name, _counted(real, name, seen))
+        engine.generate(prompts(1, [70, 40]), 6)
+        evict_all(engine)
+        engine.generate(prompts(1, [70, 40]), 6)
+        return {
+            "all": len(seen),
+            "model": sum(engine.exchange.calls.values()),
+            "ticks": engine.step_number,
+            "restored": engine.cache.stats().restored_pages,
+        }
+
+
+def _counted(real, name, seen):
+    def counted(*arguments, **named):
+        seen.append(name)
+        return real(*arguments, **named)
+
+    return counted
+
+
+class DirectAnyway:
+    """Write directly what is not page-aligned."""
+
+    def __call__(self, engine):
+        own_rows = cpkv.engine.engine.own_rows
+        cpkv.engine.engine.own_rows = lambda *arguments: replace(own_rows(*arguments), is_direct=True)
+        engine.generate(prompts(1, [20]), 1)
+
+
+class WrongRank:
+    """Read the last token's hidden state of a rank that does not have it."""
+
+    def __call__(self, engine):
+        collect = CpTensors.collect_last_token_hidden
+
+        def collect_wrong(tensors, hidden, all_gather):
+            wrong = replace(tensors, _last_ranks=(tensors._last_ranks + 1) % engine.cp_size)
+            return collect(wrong, hidden, all_gather)
+
+        CpTensors.collect_last_token_hidden = collect_wrong
+        return [seen_of(request) for request in engine.generate(prompts(1, [100]), 4)]
+
+
+class Killed:
+    """One rank dies in the middle of a forward; the others tell what they hear of it."""
+
+    def __init__(self, victim):
+        self.victim = victim
+
+    def __call__(self, engine):
+        ended = engine.model.layer_ended
+
+        def layer_ended(layer):
+            ended(layer)
+            if engine.rank == self.victim and layer == 1 and engine.cache.stats().committed_operations:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        engine.model.layer_ended = layer_ended
+        started = time.monotonic()
+        try:
+            for number in range(1_000):
+                engine.generate(prompts(number, [70]), 4)
+        except cpkv.RankError as error:
+            return {"said": str(error), "seconds": time.monotonic() - started}
+        return None

@@ -1,0 +1,58 @@
+"""The reference engine: the same tokens, logits and bytes however they come about."""
+
+import pytest
+
+from cpkv.engine import Engine
+from cpkv.engine.ranks import run_ranks
+from engine_work import NEW_TOKENS, Temperatures, config, prompts, seen_of
+
+pytestmark = pytest.mark.timeout(180)  # processes import torch
+
+LENGTHS = [1, 17, 64, 230]
+
+
+def expected(lengths, **changes):
+    """What one rank without a cache says."""
+    with Engine(config(host_slots=0, is_cached=False, **changes)) as engine:
+        return [seen_of(request) for request in engine.generate(prompts(1, lengths), NEW_TOKENS)]
+
+
+def same(requests, wanted):
+    for seen, want in zip(requests, wanted, strict=True):
+        assert seen["tokens"] == want["tokens"]
+        assert seen["logits"] == want["logits"]
+        assert seen["acceptance"] == want["acceptance"]
+
+
+@pytest.mark.parametrize(
+    ("cp_size", "split", "page_size", "chunk_tokens"),
+    [
+        (1, "zigzag", 16, 100),
+        (4, "zigzag", 16, 256),
+        (2, "zigzag", 64, 300),
+        (2, "interleave", 16, 70),
+    ],
+)
+def test_cold_hot_and_restored_are_the_same(cp_size, split, page_size, chunk_tokens):
+    wanted = expected(LENGTHS, page_size=page_size, chunk_tokens=10_000)
+    ranks = run_ranks(
+        Temperatures(LENGTHS),
+        config(split=split, page_size=page_size, chunk_tokens=chunk_tokens),
+        cp_size,
+    )
+    for said in ranks:
+        for temperature in ("cold", "hot", "restored", "partly restored"):
+            same(said[temperature], wanted)
+        assert said["bytes"]["wrong"] == []
+        assert said["digest"] == ranks[0]["digest"]
+        assert said["all_layer"] == 0
+    assert sum(said["hooked"] for said in ranks) >= 1
+    whole = sum((length + NEW_TOKENS - 1) // page_size for length in LENGTHS)
+    for tier in ("device_pages", "host_pages"):
+        assert sum(said["bytes"][tier] for said in ranks) == whole
+    hits = [seen["device_hit"] for seen in ranks[0]["hot"]]
+    assert hits == [(length - 1) // page_size * page_size for length in LENGTHS]
+    assert [seen["host_hit"] for seen in ranks[0]["restored"]] == hits
+    assert sum(seen["host_hit"] for seen in ranks[0]["partly restored"]) > 0
+    assert sum(seen["device_hit"] for seen in ranks[0]["partly restored"]) > 0
+    assert all(seen["acceptance"] > 1 for seen in wanted)
