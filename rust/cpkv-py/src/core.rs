@@ -10,7 +10,7 @@ use cpkv_core::CacheManager;
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::lease::{Lease, released};
+use crate::lease::{self, Lease, released};
 
 /// A core behind its lock, which a panic poisons.
 pub(crate) struct SharedCore(Mutex<CacheManager>);
@@ -32,7 +32,8 @@ impl SharedCore {
         result.map_err(|reason| errors::integrity(py, reason))
     }
 
-    /// Calls the core with what a lease holds.
+    /// Calls the core with what a lease holds. The lease is locked without the interpreter if the call
+    /// `is_long`, and is not locked any more when an error is made.
     pub(crate) fn call_with<T: Send>(
         &self,
         py: Python<'_>,
@@ -43,6 +44,23 @@ impl SharedCore {
         let run = || {
             let mut held = lease.lock();
             held.as_mut().map(|held| self.run(|core| call(core, held)))
+        };
+        let result = if is_long { py.detach(run) } else { run() };
+        result.ok_or_else(|| released(py))?.map_err(|reason| errors::integrity(py, reason))
+    }
+
+    /// Calls the core with what several leases hold, no two of them the same.
+    pub(crate) fn call_with_all<T: Send>(
+        &self,
+        py: Python<'_>,
+        leases: &[&Lease],
+        is_long: bool,
+        call: impl FnOnce(&mut CacheManager, &[&cpkv_core::Lease]) -> T + Send,
+    ) -> PyResult<T> {
+        let run = || {
+            let locked = lease::lock_all(leases);
+            let held: Vec<_> = locked.iter().map_while(|held| held.as_ref()).collect();
+            (held.len() == leases.len()).then(|| self.run(|core| call(core, &held)))
         };
         let result = if is_long { py.detach(run) } else { run() };
         result.ok_or_else(|| released(py))?.map_err(|reason| errors::integrity(py, reason))

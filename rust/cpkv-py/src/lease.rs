@@ -1,13 +1,12 @@
 //! Leases: what a request holds, released once.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cpkv_core::Pages;
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 
 use crate::cache::CacheManager;
-use crate::core::SharedCore;
 use crate::errors;
 use crate::page_ids::PageIds;
 use crate::whole::Whole;
@@ -33,22 +32,29 @@ impl Lease {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the lease unless it is locked.
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Option<cpkv_core::Lease>>> {
-        match self.held.try_lock() {
-            Ok(held) => Some(held),
-            Err(TryLockError::Poisoned(held)) => Some(held.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
     pub(crate) fn read<T>(&self, py: Python<'_>, read: impl FnOnce(&cpkv_core::Lease) -> T) -> PyResult<T> {
-        self.lock().as_ref().map(read).ok_or_else(|| released(py))
+        // Not locked any more when the error is made: that may collect garbage, and with it run anything.
+        let read = self.lock().as_ref().map(read);
+        read.ok_or_else(|| released(py))
     }
 
-    pub(crate) fn core(&self) -> &SharedCore {
-        &self.cache.get().core
+    /// A short call of the core with what the lease holds.
+    pub(crate) fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut cpkv_core::CacheManager, &cpkv_core::Lease) -> T + Send,
+    ) -> PyResult<T> {
+        self.cache.get().core.call_with(py, self, false, |core, held| call(core, held))
     }
+}
+
+/// Locks leases, no two of them the same, in an order that is the same for all threads.
+pub(crate) fn lock_all<'a>(leases: &[&'a Lease]) -> Vec<MutexGuard<'a, Option<cpkv_core::Lease>>> {
+    let mut order: Vec<usize> = (0..leases.len()).collect();
+    order.sort_unstable_by_key(|&place| std::ptr::from_ref(leases[place]));
+    let mut locked: Vec<_> = order.into_iter().map(|place| (place, leases[place].lock())).collect();
+    locked.sort_unstable_by_key(|&(place, _)| place);
+    locked.into_iter().map(|(_, held)| held).collect()
 }
 
 /// The error for a lease that is used after its release.
@@ -86,20 +92,20 @@ impl Lease {
     #[pyo3(signature = (first_page = Whole(0)), text_signature = "($self, first_page=0)")]
     fn page_ids(&self, py: Python<'_>, first_page: Whole) -> PyResult<PageIds> {
         let first_page = Pages(first_page.count(py, "first_page")?);
-        let pages =
-            self.read(py, |lease| self.core().call(py, false, |core| core.leased_pages(lease, first_page)))??;
+        let pages = self.ask(py, |core, lease| core.leased_pages(lease, first_page))?;
         Ok(PageIds::new(pages.iter().map(|page| page.raw())))
     }
 
     fn host_slots(&self, py: Python<'_>) -> PyResult<PageIds> {
-        let slots = self.read(py, |lease| self.core().call(py, false, |core| core.leased_slots(lease)))??;
+        let slots = self.ask(py, |core, lease| core.leased_slots(lease))?;
         let slots = slots.map_err(|error| errors::from_core(py, &error))?;
         Ok(PageIds::new(slots.iter().map(|slot| slot.raw())))
     }
 
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        let lease = self.lock().take().ok_or_else(|| released(py))?;
-        self.core().call(py, false, |core| core.release(lease))
+        let lease = self.lock().take();
+        let lease = lease.ok_or_else(|| released(py))?;
+        self.cache.get().core.call(py, false, |core| core.release(lease))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {

@@ -58,25 +58,22 @@ fn transactions(py: Python<'_>, cache: &Py<CacheManager>, operations: &[Opened])
 impl Lease {
     /// Those that pages of the lease wait for, whoever has started them.
     fn restores(&self, py: Python<'_>) -> PyResult<Vec<Transaction>> {
-        let restores = self.read(py, |lease| {
-            self.core().call(py, false, |core| {
-                let restores = core.restores_of(lease);
-                opened(core, &restores)
-            })
-        })??;
+        let restores = self.ask(py, |core, lease| {
+            let restores = core.restores_of(lease);
+            opened(core, &restores)
+        })?;
         Ok(transactions(py, &self.cache, &restores))
     }
 
     #[getter]
     fn lost(&self, py: Python<'_>) -> PyResult<bool> {
-        self.read(py, |lease| self.core().call(py, false, |core| core.is_lost(lease)))?
+        self.ask(py, |core, lease| core.is_lost(lease))
     }
 
     #[pyo3(signature = (layer, acks = None))]
     fn layer_has_landed(&self, py: Python<'_>, layer: Whole, acks: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let (layer, acks) = (layer.count(py, "layer")?, read_acks(acks)?);
-        let landed =
-            self.read(py, |lease| self.core().call(py, false, |core| core.layer_has_landed(lease, layer, &acks)))??;
+        let landed = self.ask(py, |core, lease| core.layer_has_landed(lease, layer, &acks))?;
         landed.map_err(|error| errors::from_core(py, &error))
     }
 }

@@ -1,7 +1,7 @@
 //! The calls around a forward: reserve before it, its end, and the tick.
 
 use std::hash::{Hash, Hasher};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use cpkv_core::{CacheConfig, OperationId, Prefill};
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ use crate::agreement::{AckWords, CommitLog, Way};
 use crate::cache::{CacheManager, check_cache, check_transaction};
 use crate::errors;
 use crate::integers::Integers;
-use crate::lease::{Lease, released};
+use crate::lease::Lease;
 use crate::step::{self, Step};
 use crate::transaction::{TickReport, Transaction, ending_of};
 use crate::whole::Whole;
@@ -78,26 +78,18 @@ impl CacheManager {
             let tokens = Integers::read(&tokens, "token_ids")?;
             reads.push(Read { tokens, device_pages: Integers::read(&device_pages, "device_pages")?, lease });
         }
-        let mut leases: Vec<MutexGuard<'_, Option<cpkv_core::Lease>>> = Vec::with_capacity(reads.len());
-        for read in &reads {
-            // A lease that is in the batch twice, or in use by another thread.
-            let Some(lease) = read.lease.try_lock() else {
-                return Err(errors::lease(py, "a lease is in the batch twice, or used by another thread"));
-            };
-            leases.push(lease);
+        let leases: Vec<&Lease> = reads.iter().map(|read| &*read.lease).collect();
+        let mut places: Vec<*const Lease> = leases.iter().map(|&lease| std::ptr::from_ref(lease)).collect();
+        places.sort_unstable();
+        if places.windows(2).any(|two| two[0] == two[1]) {
+            return Err(errors::lease(py, "a lease is in the batch twice"));
         }
-        let mut prefills = Vec::with_capacity(reads.len());
-        for (read, lease) in reads.iter().zip(&leases) {
-            let lease = lease.as_ref().ok_or_else(|| released(py))?;
-            prefills.push(Prefill {
-                tokens: read.tokens.as_slice(),
-                device_pages: read.device_pages.as_slice(),
-                lease,
-            });
-        }
-        let tokens: usize = prefills.iter().map(|prefill| prefill.tokens.len()).sum();
+        let arrays: Vec<_> = reads.iter().map(|read| (read.tokens.as_slice(), read.device_pages.as_slice())).collect();
+        let tokens: usize = arrays.iter().map(|(tokens, _)| tokens.len()).sum();
         let core = &slf.get().core;
-        let reserved = core.call(py, tokens >= LONG_CALL_TOKENS, |core| {
+        let reserved = core.call_with_all(py, &leases, tokens >= LONG_CALL_TOKENS, |core, held| {
+            let prefill = |(&(tokens, device_pages), &lease)| Prefill { tokens, device_pages, lease };
+            let prefills: Vec<_> = arrays.iter().zip(held).map(prefill).collect();
             let reserved = core.reserve_batch(&prefills)?;
             Ok(reserved.into_iter().map(|reserved| (reserved, ending_of(core, reserved))).collect::<Vec<_>>())
         })?;
