@@ -147,7 +147,7 @@ def test_limits_and_counts():
         ({"device_pages": 0}, "device_pages is 0"),
         ({"device_pages": -5}, "device_pages is -5"),
         ({"device_pages": 2**32}, "device_pages is 4294967296"),
-        ({"device_pages": 2**80}, "device_pages is 9223372036854775807, want 1 to"),
+        ({"device_pages": 2**80}, "device_pages is 1208925819614629174706176, want 1 to"),
         ({"page_size": 0}, "page_size is 0"),
         ({"lanes": 0}, "lanes is 0"),
         ({"lanes": 2**32 - 2}, "lanes is 4294967294, want 1 to 1024"),

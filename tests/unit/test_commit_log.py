@@ -127,7 +127,7 @@ def test_ranks_differ_in_their_lane_only():
 def test_names_and_ranks_are_checked(tmp_path):
     with pytest.raises(cpkv.LogError, match="is not usable"):
         cpkv.CommitLog.create("a/b", 1, ranks=1, fingerprint=0, directory=str(tmp_path))
-    with pytest.raises(cpkv.LogError, match="want 1 to"):
+    with pytest.raises(cpkv.InputError, match="ranks is 0, want 1 to"):
         cpkv.CommitLog.create("name", 1, ranks=0, fingerprint=0, directory=str(tmp_path))
     with pytest.raises(cpkv.InputError, match="timeout is NaN"):
         cpkv.CommitLog.join("name", 1, 1, ranks=2, fingerprint=0, timeout=float("nan"), directory=str(tmp_path))

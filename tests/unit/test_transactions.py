@@ -78,7 +78,7 @@ def test_a_batch_is_refused_as_a_whole():
         cache.reserve([(tokens, pages, lease), (tokens, [14, 15], other)])
     with pytest.raises(cpkv.LeaseError, match="twice"):
         cache.reserve([(tokens, pages, lease), (tokens, pages, lease)])
-    with pytest.raises(cpkv.InputTypeError, match="batch: got int, want tuples"):
+    with pytest.raises(cpkv.InputTypeError, match="batch: got int at index 0, want tuples"):
         cache.reserve([3])
     with pytest.raises(cpkv.InputError, match="got 1 page ids, want 2"):
         cache.reserve([(tokens, pages[:1], lease)])
@@ -402,7 +402,7 @@ def test_ranks_on_several_hosts_agree_by_a_reduction():
 
 def test_a_reduction_that_is_none_is_refused():
     cache = tracked()
-    with pytest.raises(cpkv.InputTypeError, match="reduce: got int"):
+    with pytest.raises(cpkv.InputTypeError, match="reduce is 3, want something to call"):
         cache.attach_reduction(3)
     cache.attach_reduction(lambda _votes: [0])
     with pytest.raises(cpkv.LogError, match="a way to agree already"):

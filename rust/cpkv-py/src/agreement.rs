@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use cpkv_core::{LogError, LogGeometry, Patience, Votes, Waited};
 use pyo3::prelude::*;
 
+use crate::argument::{Argument, Whole};
 use crate::errors;
 use crate::log;
+use crate::settings::MOST_SECONDS;
 use crate::step::Unfinished;
 use crate::waiting::{self, PIECE};
-use crate::whole::Whole;
 
 /// One sequence number for each copy stream of this rank.
 #[pyclass(frozen, module = "cpkv")]
@@ -24,7 +25,7 @@ impl AckWords {
         (0..self.0.streams()).map(|stream| self.0.load(cpkv_core::Stream(stream))).collect()
     }
 
-    fn stream(&self, py: Python<'_>, stream: Whole) -> PyResult<cpkv_core::Stream> {
+    fn stream(&self, py: Python<'_>, stream: Whole<'_>) -> PyResult<cpkv_core::Stream> {
         let number = stream.stream(py, "stream")?;
         let last = self.0.streams() - 1;
         if number > last {
@@ -41,11 +42,8 @@ const MOST_STREAMS: i64 = 1_024;
 impl AckWords {
     #[new]
     #[pyo3(signature = (streams), text_signature = "(streams)")]
-    fn new(py: Python<'_>, streams: Whole) -> PyResult<Self> {
-        let known = u32::try_from(streams.0).ok().filter(|_| (1..=MOST_STREAMS).contains(&streams.0));
-        let streams =
-            known.ok_or_else(|| errors::input(py, format!("streams is {}, want 1 to {MOST_STREAMS}", streams.0)))?;
-        Ok(Self(cpkv_core::AckWords::new(streams)))
+    fn new(py: Python<'_>, streams: Whole<'_>) -> PyResult<Self> {
+        Ok(Self(cpkv_core::AckWords::new(streams.within(py, "streams", 1, MOST_STREAMS)?)))
     }
 
     #[getter]
@@ -53,17 +51,17 @@ impl AckWords {
         self.0.streams()
     }
 
-    fn address(&self, py: Python<'_>, stream: Whole) -> PyResult<usize> {
+    fn address(&self, py: Python<'_>, stream: Whole<'_>) -> PyResult<usize> {
         Ok(self.0.address(self.stream(py, stream)?))
     }
 
-    fn store(&self, py: Python<'_>, stream: Whole, sequence: Whole) -> PyResult<()> {
+    fn store(&self, py: Python<'_>, stream: Whole<'_>, sequence: Whole<'_>) -> PyResult<()> {
         let (stream, sequence) = (self.stream(py, stream)?, sequence.sequence(py, "sequence")?);
         self.0.store(stream, sequence);
         Ok(())
     }
 
-    fn load(&self, py: Python<'_>, stream: Whole) -> PyResult<u64> {
+    fn load(&self, py: Python<'_>, stream: Whole<'_>) -> PyResult<u64> {
         Ok(self.0.load(self.stream(py, stream)?))
     }
 
@@ -141,37 +139,39 @@ impl CommitLog {
     }
 }
 
-fn geometry(py: Python<'_>, ranks: Whole, fingerprint: u64) -> PyResult<LogGeometry> {
-    let ranks = u32::try_from(ranks.0)
-        .map_err(|_| errors::input(py, format!("ranks is {}, want 1 to {}", ranks.0, cpkv_core::MOST_RANKS)))?;
-    Ok(LogGeometry { ranks, fingerprint })
+fn geometry(py: Python<'_>, ranks: Whole<'_>, fingerprint: u64) -> PyResult<LogGeometry> {
+    Ok(LogGeometry { ranks: ranks.within(py, "ranks", 1, i64::from(cpkv_core::MOST_RANKS))?, fingerprint })
 }
 
 /// Where a log is unless another place is given.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-fn seconds(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| errors::input(py, format!("{name} is {seconds}, want a number of seconds")))
+fn seconds(py: Python<'_>, name: &str, given: Argument<'_, f64>) -> PyResult<Duration> {
+    let wanted = format!("0 to {MOST_SECONDS} seconds");
+    let seconds = given.read(py, name, &wanted)?;
+    let duration = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds <= MOST_SECONDS);
+    duration.ok_or_else(|| errors::input(py, format!("{name} is {seconds:?}, want {wanted}")))
 }
 
 #[pymethods]
 impl CommitLog {
     #[staticmethod]
     #[pyo3(
-        signature = (name, nonce, *, ranks, fingerprint, directory = PathBuf::from(SHARED_MEMORY)),
+        signature = (name, nonce, *, ranks, fingerprint, directory = Argument::Read(PathBuf::from(SHARED_MEMORY))),
         text_signature = "(name, nonce, *, ranks, fingerprint, directory='/dev/shm')",
     )]
-    #[expect(clippy::needless_pass_by_value, reason = "made from what Python gives")]
     fn create(
         py: Python<'_>,
-        name: &str,
-        nonce: u64,
-        ranks: Whole,
-        fingerprint: u64,
-        directory: PathBuf,
+        name: Argument<'_, &str>,
+        nonce: Argument<'_, u64>,
+        ranks: Whole<'_>,
+        fingerprint: Argument<'_, u64>,
+        directory: Argument<'_, PathBuf>,
     ) -> PyResult<Self> {
+        let (name, nonce) = (name.read(py, "name", "a string")?, nonce.number(py, "nonce")?);
+        let fingerprint = fingerprint.number(py, "fingerprint")?;
         let geometry = geometry(py, ranks, fingerprint)?;
+        let directory = directory.read(py, "directory", "a path")?;
         let log = cpkv_core::CommitLog::create(&directory, name, nonce, geometry);
         log.map(|log| Self::new(log, fingerprint)).map_err(|error| errors::from_core(py, &error.into()))
     }
@@ -179,22 +179,25 @@ impl CommitLog {
     #[staticmethod]
     #[pyo3(
         signature = (
-            name, nonce, rank, *, ranks, fingerprint, timeout = 300.0, directory = PathBuf::from(SHARED_MEMORY)
+            name, nonce, rank, *, ranks, fingerprint, timeout = Argument::Read(300.0), directory = Argument::Read(PathBuf::from(SHARED_MEMORY))
         ),
         text_signature = "(name, nonce, rank, *, ranks, fingerprint, timeout=300.0, directory='/dev/shm')",
     )]
-    #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments")]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn join(
         py: Python<'_>,
-        name: &str,
-        nonce: u64,
-        rank: Whole,
-        ranks: Whole,
-        fingerprint: u64,
-        timeout: f64,
-        directory: PathBuf,
+        name: Argument<'_, &str>,
+        nonce: Argument<'_, u64>,
+        rank: Whole<'_>,
+        ranks: Whole<'_>,
+        fingerprint: Argument<'_, u64>,
+        timeout: Argument<'_, f64>,
+        directory: Argument<'_, PathBuf>,
     ) -> PyResult<Self> {
+        let (name, nonce) = (name.read(py, "name", "a string")?, nonce.number(py, "nonce")?);
+        let fingerprint = fingerprint.number(py, "fingerprint")?;
         let geometry = geometry(py, ranks, fingerprint)?;
+        let directory = directory.read(py, "directory", "a path")?;
         let timeout = seconds(py, "timeout", timeout)?;
         let rank = rank.count(py, "rank")?;
         let start = Instant::now();
@@ -216,14 +219,17 @@ impl CommitLog {
         self.rank
     }
 
-    #[pyo3(signature = (timeout = 300.0))]
-    fn wait_for_all(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+    #[pyo3(signature = (timeout = Argument::Read(300.0)), text_signature = "($self, timeout=300.0)")]
+    fn wait_for_all(&self, py: Python<'_>, timeout: Argument<'_, f64>) -> PyResult<()> {
         let timeout = seconds(py, "timeout", timeout)?;
         waiting::wait(py, self, |log| Ok(log.wait_for_all(timeout)?))
     }
 
-    #[pyo3(signature = (*, warning = 5.0, deadline = 300.0))]
-    fn set_patience(&self, py: Python<'_>, warning: f64, deadline: f64) -> PyResult<()> {
+    #[pyo3(
+        signature = (*, warning = Argument::Read(5.0), deadline = Argument::Read(300.0)),
+        text_signature = "($self, *, warning=5.0, deadline=300.0)",
+    )]
+    fn set_patience(&self, py: Python<'_>, warning: Argument<'_, f64>, deadline: Argument<'_, f64>) -> PyResult<()> {
         let warning = seconds(py, "warning", warning)?;
         let deadline = seconds(py, "deadline", deadline)?;
         let set = py.detach(|| self.lock().as_mut().map(|log| log.set_patience(Patience { warning, deadline })));

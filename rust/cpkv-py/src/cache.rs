@@ -2,13 +2,14 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use cpkv_core::{CacheConfig, Copies, Error, KeyKind, PageId, Placement, Policy, PoolOwner, WritePolicy};
+use cpkv_core::{CacheConfig, PageId, Placement};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::agreement::Agreement;
+use crate::argument::{Argument, Whole};
 use crate::core::SharedCore;
 use crate::dump;
 use crate::errors;
@@ -16,9 +17,9 @@ use crate::forgotten::Forgotten;
 use crate::integers::Integers;
 use crate::lease::Lease;
 use crate::page_ids::PageIds;
+use crate::settings::Conflicts;
 use crate::stats::Stats;
 use crate::transaction::Transaction;
-use crate::whole::Whole;
 use crate::{LONG_CALL_PAGES, LONG_CALL_TOKENS, namespace};
 
 #[pyclass(frozen, module = "cpkv")]
@@ -51,55 +52,18 @@ pub(crate) fn page_ids(pages: &[PageId]) -> PageIds {
     PageIds::new(pages.iter().map(|page| page.raw()))
 }
 
-/// One of the `known` values of a setting; another one is a conflict.
-fn choice<T: Copy>(name: &str, value: &str, known: &[(&str, T)], conflicts: &mut Vec<String>) -> Option<T> {
-    let found = known.iter().find(|(known, _)| *known == value).map(|(_, value)| *value);
-    if found.is_none() {
-        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-        conflicts.push(format!("{name} is '{value}', want one of {}", names.join(", ")));
-    }
-    found
-}
-
-const KEYS: [(&str, KeyKind); 2] = [("token", KeyKind::Token), ("pair", KeyKind::Pair)];
-const COPIES: [(&str, Copies); 2] = [("assumed", Copies::Assumed), ("tracked", Copies::Tracked)];
-
-const WRITES: [(&str, WritePolicy); 3] =
-    [("through", WritePolicy::Through), ("selective", WritePolicy::Selective(2)), ("back", WritePolicy::Back)];
-
-fn write_policy(write: &str, uses: Whole, conflicts: &mut Vec<String>) -> WritePolicy {
-    let policy = choice("write", write, &WRITES, conflicts).unwrap_or_default();
-    let Ok(uses) = u32::try_from(uses.0) else {
-        conflicts.push(format!("write_uses is {}, want 1 to {}", uses.0, u32::MAX));
-        return policy;
-    };
-    if matches!(policy, WritePolicy::Selective(_)) { WritePolicy::Selective(uses) } else { policy }
-}
-
-/// A deadline in seconds as nanoseconds; one that is none is a conflict.
-fn deadline_ns(seconds: f64, conflicts: &mut Vec<String>) -> i64 {
-    let deadline = Duration::try_from_secs_f64(seconds).ok().filter(|deadline| !deadline.is_zero());
-    let Some(deadline) = deadline else {
-        conflicts.push(format!("copy_deadline is {seconds}, want more than 0 seconds"));
-        return 1;
-    };
-    i64::try_from(deadline.as_nanos()).unwrap_or(i64::MAX)
-}
-
-const OWNERS: [(&str, PoolOwner); 2] = [("owned", PoolOwner::Cpkv), ("external", PoolOwner::Engine)];
-
 /// Reads where pages are to be, either so many in a stripe or a lane for each, and calls the core.
 fn placed<T: Send>(
     cache: &CacheManager,
     py: Python<'_>,
-    count: Option<Whole>,
-    first_lane: Option<Whole>,
+    count: Option<Whole<'_>>,
+    first_lane: Option<Whole<'_>>,
     lanes: Option<&Bound<'_, PyAny>>,
     call: impl FnOnce(&mut cpkv_core::CacheManager, Placement<'_>) -> cpkv_core::Result<T> + Send,
 ) -> PyResult<T> {
     let result = match (count, first_lane, lanes) {
         (Some(count), first_lane, None) => {
-            let first_lane = first_lane.unwrap_or(Whole(0)).lane(py, "first_lane")?;
+            let first_lane = first_lane.unwrap_or(Argument::Read(0)).lane(py, "first_lane")?;
             let count = count.count(py, "count")?;
             let is_long = count as usize >= LONG_CALL_PAGES;
             cache.core.call(py, is_long, |core| call(core, Placement::Stripe(count, first_lane)))
@@ -119,9 +83,9 @@ impl CacheManager {
     #[new]
     #[pyo3(
         signature = (
-            *, device_pages, page_size = Whole(64), key = "token", lanes = Whole(1), device_pool = "owned",
-            host_slots = None, segment_pages = Whole(32), policy = "lru", copies = "assumed", draft = false,
-            copy_deadline = 300.0, events = false, write = "through", write_uses = Whole(2), clean_pages = Whole(0),
+            *, device_pages, page_size = Argument::Read(64), key = Argument::Read("token"), lanes = Argument::Read(1), device_pool = Argument::Read("owned"),
+            host_slots = None, segment_pages = Argument::Read(32), policy = Argument::Read("lru"), copies = Argument::Read("assumed"), draft = Argument::Read(false),
+            copy_deadline = Argument::Read(300.0), events = Argument::Read(false), write = Argument::Read("through"), write_uses = Argument::Read(2), clean_pages = Argument::Read(0),
             own_lane = None,
         ),
         text_signature = "(*, device_pages, page_size=64, key='token', lanes=1, device_pool='owned', \
@@ -132,63 +96,49 @@ impl CacheManager {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments, one for each setting")]
     fn new(
         py: Python<'_>,
-        device_pages: Whole,
-        page_size: Whole,
-        key: &str,
-        lanes: Whole,
-        device_pool: &str,
-        host_slots: Option<Whole>,
-        segment_pages: Whole,
-        policy: &str,
-        copies: &str,
-        draft: bool,
-        copy_deadline: f64,
-        events: bool,
-        write: &str,
-        write_uses: Whole,
-        clean_pages: Whole,
-        own_lane: Option<Whole>,
+        device_pages: Whole<'_>,
+        page_size: Whole<'_>,
+        key: Argument<'_, &str>,
+        lanes: Whole<'_>,
+        device_pool: Argument<'_, &str>,
+        host_slots: Option<Whole<'_>>,
+        segment_pages: Whole<'_>,
+        policy: Argument<'_, &str>,
+        copies: Argument<'_, &str>,
+        draft: Argument<'_, bool>,
+        copy_deadline: Argument<'_, f64>,
+        events: Argument<'_, bool>,
+        write: Argument<'_, &str>,
+        write_uses: Whole<'_>,
+        clean_pages: Whole<'_>,
+        own_lane: Option<Whole<'_>>,
     ) -> PyResult<Self> {
-        let mut conflicts = Vec::new();
+        let mut settings = Conflicts::default();
         let config = CacheConfig {
-            page_tokens: page_size.0,
-            key: choice("key", key, &KEYS, &mut conflicts).unwrap_or(KeyKind::Token),
-            lanes: lanes.0,
-            device_pages: device_pages.0,
-            owner: choice("device_pool", device_pool, &OWNERS, &mut conflicts).unwrap_or(PoolOwner::Cpkv),
-            host_slots: host_slots.map(|slots| slots.0),
-            segment_pages: segment_pages.0,
-            policy: choice("policy", policy, &Policy::ALL, &mut conflicts).unwrap_or_default(),
-            copies: choice("copies", copies, &COPIES, &mut conflicts).unwrap_or_default(),
-            write: write_policy(write, write_uses, &mut conflicts),
-            clean_pages: clean_pages.0,
-            events,
-            own_lane: own_lane.and_then(|lane| {
-                let lane = u32::try_from(lane.0);
-                if lane.is_err() {
-                    conflicts.push("own_lane is negative, want 0 or more".to_owned());
-                }
-                lane.ok()
-            }),
-            has_draft: draft,
-            copy_deadline_ns: deadline_ns(copy_deadline, &mut conflicts),
+            page_tokens: settings.number("page_size", page_size)?,
+            key: settings.key(key)?,
+            lanes: settings.number("lanes", lanes)?,
+            device_pages: settings.number("device_pages", device_pages)?,
+            owner: settings.owner(device_pool)?,
+            host_slots: host_slots.map(|slots| settings.number("host_slots", slots)).transpose()?,
+            segment_pages: settings.number("segment_pages", segment_pages)?,
+            policy: settings.policy(policy)?,
+            copies: settings.copies(copies)?,
+            write: settings.write(write, write_uses)?,
+            clean_pages: settings.number("clean_pages", clean_pages)?,
+            events: settings.flag("events", events)?,
+            own_lane: own_lane.map(|lane| settings.own_lane(lane)).transpose()?.flatten(),
+            has_draft: settings.flag("draft", draft)?,
+            copy_deadline_ns: settings.deadline_ns("copy_deadline", copy_deadline)?,
         };
-        match cpkv_core::CacheManager::new(&config) {
-            Ok(core) if conflicts.is_empty() => Ok(Self {
-                core: SharedCore::new(core),
-                config,
-                agreement: Mutex::default(),
-                forgotten: Forgotten::default(),
-                leases: AtomicU64::new(0),
-                started: Instant::now(),
-            }),
-            Ok(_) => Err(errors::from_core(py, &Error::Config { conflicts })),
-            Err(Error::Config { conflicts: more }) => {
-                conflicts.extend(more);
-                Err(errors::from_core(py, &Error::Config { conflicts }))
-            }
-            Err(error) => Err(errors::from_core(py, &error)),
-        }
+        Ok(Self {
+            core: SharedCore::new(settings.make(py, &config)?),
+            config,
+            agreement: Mutex::default(),
+            forgotten: Forgotten::default(),
+            leases: AtomicU64::new(0),
+            started: Instant::now(),
+        })
     }
 
     #[getter]
@@ -231,12 +181,12 @@ impl CacheManager {
         slf: &Bound<'_, Self>,
         token_ids: &Bound<'_, PyAny>,
         namespace: Option<&Bound<'_, PyAny>>,
-        limit: Option<Whole>,
+        limit: Option<Whole<'_>>,
     ) -> PyResult<Hit> {
         let py = slf.py();
         let tokens = Integers::read(token_ids, "token_ids")?;
         let namespace = namespace::read(namespace)?;
-        let limit = limit.map(|limit| limit.tokens(py, "limit")).transpose()?;
+        let limit = limit.map(|limit| limit.token_limit(py, "limit")).transpose()?;
         let tokens = tokens.as_slice();
         let (found, page_tokens) = slf.get().core.call(py, tokens.len() >= LONG_CALL_TOKENS, |core| {
             (core.match_prefix(tokens, &namespace, limit), core.shape().page_tokens())
@@ -244,9 +194,11 @@ impl CacheManager {
         Ok(Hit { cache: slf.clone().unbind(), found, page_tokens })
     }
 
-    #[pyo3(signature = (hit, *, priority = Whole(0)), text_signature = "($self, hit, *, priority=0)")]
-    fn lock(slf: &Bound<'_, Self>, hit: &Hit, priority: Whole) -> PyResult<Lease> {
+    #[pyo3(signature = (hit, *, priority = Argument::Read(0)), text_signature = "($self, hit, *, priority=0)")]
+    fn lock(slf: &Bound<'_, Self>, hit: Argument<'_, Bound<'_, Hit>>, priority: Whole<'_>) -> PyResult<Lease> {
         let py = slf.py();
+        let hit = hit.read(py, "hit", "a Hit, which match returns")?;
+        let hit = hit.get();
         let priority = priority.priority(py, "priority")?;
         if !hit.cache.is(slf) {
             return Err(errors::lease(py, "the hit comes from another cache"));
@@ -263,8 +215,8 @@ impl CacheManager {
     fn allocate(
         &self,
         py: Python<'_>,
-        count: Option<Whole>,
-        first_lane: Option<Whole>,
+        count: Option<Whole<'_>>,
+        first_lane: Option<Whole<'_>>,
         lanes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Option<PageIds>> {
         let allocated = placed(self, py, count, first_lane, lanes, cpkv_core::CacheManager::allocate)?;
@@ -278,21 +230,21 @@ impl CacheManager {
         Ok(page_ids(&freed.map_err(|error| errors::from_core(py, &error))?))
     }
 
-    #[pyo3(signature = (lane = Whole(0)), text_signature = "($self, lane=0)")]
-    fn free_pages(&self, py: Python<'_>, lane: Whole) -> PyResult<u32> {
+    #[pyo3(signature = (lane = Argument::Read(0)), text_signature = "($self, lane=0)")]
+    fn free_pages(&self, py: Python<'_>, lane: Whole<'_>) -> PyResult<u32> {
         let lane = lane.lane(py, "lane")?;
         let free = self.core.call(py, false, |core| core.free_pages(lane))?;
         free.map_err(|error| errors::from_core(py, &error))
     }
 
-    #[pyo3(signature = (lane = Whole(0)), text_signature = "($self, lane=0)")]
-    fn evictable_pages(&self, py: Python<'_>, lane: Whole) -> PyResult<u32> {
+    #[pyo3(signature = (lane = Argument::Read(0)), text_signature = "($self, lane=0)")]
+    fn evictable_pages(&self, py: Python<'_>, lane: Whole<'_>) -> PyResult<u32> {
         let lane = lane.lane(py, "lane")?;
         let evictable = self.core.call(py, false, |core| core.evictable_pages(lane))?;
         evictable.map_err(|error| errors::from_core(py, &error))
     }
 
-    fn evict(&self, py: Python<'_>, lane: Whole, count: Whole) -> PyResult<PageIds> {
+    fn evict(&self, py: Python<'_>, lane: Whole<'_>, count: Whole<'_>) -> PyResult<PageIds> {
         let (lane, count) = (lane.lane(py, "lane")?, count.count(py, "count")?);
         let evicted = self.core.call(py, count as usize >= LONG_CALL_PAGES, |core| core.evict(lane, count))?;
         Ok(page_ids(&evicted.map_err(|error| errors::from_core(py, &error))?))
@@ -302,8 +254,8 @@ impl CacheManager {
     fn evict_for(
         &self,
         py: Python<'_>,
-        count: Option<Whole>,
-        first_lane: Option<Whole>,
+        count: Option<Whole<'_>>,
+        first_lane: Option<Whole<'_>>,
         lanes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Option<usize>> {
         let evicted = placed(self, py, count, first_lane, lanes, cpkv_core::CacheManager::evict_for)?;
@@ -315,11 +267,15 @@ impl CacheManager {
         slf: &Bound<'_, Self>,
         token_ids: &Bound<'_, PyAny>,
         device_pages: &Bound<'_, PyAny>,
-        lease: Option<&Lease>,
-        transaction: Option<&Transaction>,
+        lease: Option<Argument<'_, Bound<'_, Lease>>>,
+        transaction: Option<Argument<'_, Bound<'_, Transaction>>>,
         namespace: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Inserted> {
         let (py, core) = (slf.py(), &slf.get().core);
+        let lease = lease.map(|lease| lease.read(py, "lease", "a Lease or None")).transpose()?;
+        let lease = lease.as_ref().map(Bound::get);
+        let transaction = transaction.map(|one| one.read(py, "transaction", "a Transaction or None")).transpose()?;
+        let transaction = transaction.as_ref().map(Bound::get);
         let tokens = Integers::read(token_ids, "token_ids")?;
         let device_pages = Integers::read(device_pages, "device_pages")?;
         let (tokens, device_pages) = (tokens.as_slice(), device_pages.as_slice());

@@ -6,10 +6,10 @@ use cpkv_core::Pages;
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 
+use crate::argument::{Argument, Whole};
 use crate::cache::CacheManager;
 use crate::errors;
 use crate::page_ids::PageIds;
-use crate::whole::Whole;
 
 #[pyclass(frozen, module = "cpkv")]
 pub(crate) struct Lease {
@@ -89,8 +89,8 @@ impl Lease {
         self.lock().is_none()
     }
 
-    #[pyo3(signature = (first_page = Whole(0)), text_signature = "($self, first_page=0)")]
-    fn page_ids(&self, py: Python<'_>, first_page: Whole) -> PyResult<PageIds> {
+    #[pyo3(signature = (first_page = Argument::Read(0)), text_signature = "($self, first_page=0)")]
+    fn page_ids(&self, py: Python<'_>, first_page: Whole<'_>) -> PyResult<PageIds> {
         let first_page = Pages(first_page.count(py, "first_page")?);
         let pages = self.ask(py, |core, lease| core.leased_pages(lease, first_page))?;
         Ok(PageIds::new(pages.iter().map(|page| page.raw())))

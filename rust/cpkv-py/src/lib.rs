@@ -9,6 +9,7 @@
 //! before they attach again, so that a thread waiting for a lock with the interpreter held cannot stop its holder.
 
 mod agreement;
+mod argument;
 mod cache;
 mod core;
 mod dump;
@@ -21,12 +22,12 @@ mod log;
 mod namespace;
 mod page_ids;
 mod restore;
+mod settings;
 mod stats;
 mod step;
 mod tick;
 mod transaction;
 mod waiting;
-mod whole;
 
 use pyo3::prelude::*;
 

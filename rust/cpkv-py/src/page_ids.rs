@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList, PySlice};
 use pyo3::{IntoPyObjectExt, ffi};
 
-use crate::whole::Whole;
+use crate::argument::{Whole, shown};
 
 #[pyclass(frozen, sequence, module = "cpkv")]
 pub(crate) struct PageIds {
@@ -63,13 +63,20 @@ impl PageIds {
             let picked: Arc<[i64]> = (0..length).map(|offset| ids[place(offset).unsigned_abs()]).collect();
             return Self::part_of(picked, 0, length).into_bound_py_any(py);
         }
-        let number: Whole = index.extract()?;
         let length = ids.len();
-        let place = usize::try_from(number.0).ok();
-        // Negative ones count from the end.
-        let place = place.or_else(|| length.checked_sub(usize::try_from(number.0.unsigned_abs()).ok()?));
+        let place = match index.extract()? {
+            // Negative ones count from the end.
+            Whole::Read(number) => {
+                let place = usize::try_from(number).ok();
+                place.or_else(|| length.checked_sub(usize::try_from(number.unsigned_abs()).ok()?))
+            }
+            Whole::Beyond(_) => None,
+            other @ Whole::Other(_) => Some(other.within(py, "index", 0, 0)?),
+        };
         let id = place.and_then(|place| ids.get(place));
-        let id = id.ok_or_else(|| PyIndexError::new_err(format!("index {index} of {length} page ids")))?;
+        let Some(id) = id else {
+            return Err(PyIndexError::new_err(format!("index {} of {length} page ids", shown(index)?)));
+        };
         id.into_bound_py_any(py)
     }
 
@@ -77,8 +84,9 @@ impl PageIds {
         self.tolist(py)?.try_iter()
     }
 
-    fn __contains__(&self, id: &Bound<'_, PyAny>) -> bool {
-        id.extract().is_ok_and(|id: i64| self.as_slice().contains(&id))
+    fn __contains__(&self, id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let id: Whole<'_> = id.extract()?;
+        Ok(matches!(id, Whole::Read(id) if self.as_slice().contains(&id)))
     }
 
     fn __eq__(&self, other: &Self) -> bool {

@@ -4,6 +4,7 @@ use cpkv_core::{OperationId, OperationKind, Pages};
 use pyo3::prelude::*;
 
 use crate::LONG_CALL_PAGES;
+use crate::argument::{Argument, Whole};
 use crate::cache::{CacheManager, check_cache, page_ids};
 use crate::errors;
 use crate::integers::Integers;
@@ -11,7 +12,6 @@ use crate::lease::Lease;
 use crate::page_ids::PageIds;
 use crate::tick::read_acks;
 use crate::transaction::{Opened, Transaction};
-use crate::whole::Whole;
 
 /// What became of the pages given to a restore.
 #[pyclass(frozen, module = "cpkv")]
@@ -26,11 +26,13 @@ impl CacheManager {
     #[pyo3(signature = (lease, device_pages, *, part_pages = None))]
     fn restore(
         slf: &Bound<'_, Self>,
-        lease: &Lease,
+        lease: Argument<'_, Bound<'_, Lease>>,
         device_pages: &Bound<'_, PyAny>,
-        part_pages: Option<Whole>,
+        part_pages: Option<Whole<'_>>,
     ) -> PyResult<Restored> {
         let py = slf.py();
+        let lease = lease.read(py, "lease", "a Lease")?;
+        let lease = lease.get();
         check_cache(slf, lease)?;
         let device_pages = Integers::read(device_pages, "device_pages")?;
         let device_pages = device_pages.as_slice();
@@ -71,7 +73,7 @@ impl Lease {
     }
 
     #[pyo3(signature = (layer, acks = None))]
-    fn layer_has_landed(&self, py: Python<'_>, layer: Whole, acks: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+    fn layer_has_landed(&self, py: Python<'_>, layer: Whole<'_>, acks: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let (layer, acks) = (layer.count(py, "layer")?, read_acks(acks)?);
         let landed = self.ask(py, |core, lease| core.layer_has_landed(lease, layer, &acks))?;
         landed.map_err(|error| errors::from_core(py, &error))

@@ -5,22 +5,23 @@ use std::sync::PoisonError;
 
 use cpkv_core::{CacheConfig, OperationId, Prefill};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use crate::LONG_CALL_TOKENS;
 use crate::agreement::{AckWords, CommitLog, Way};
+use crate::argument::{Argument, Whole, elements, flag, shown};
 use crate::cache::{CacheManager, check_cache, check_transaction};
 use crate::errors;
 use crate::integers::Integers;
 use crate::lease::Lease;
 use crate::step::{self, Step};
 use crate::transaction::{TickReport, Transaction, ending_of};
-use crate::whole::Whole;
 
 /// One request of a batch, read.
 struct Read<'py> {
     tokens: Integers,
     device_pages: Integers,
-    lease: PyRef<'py, Lease>,
+    lease: Bound<'py, Lease>,
 }
 
 /// What the copy streams have reached: words, or numbers that stand for them.
@@ -30,7 +31,7 @@ pub(crate) fn read_acks(acks: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u64>> {
         return Ok(words.get().load_all());
     }
     let numbers = Integers::read(acks, "acks")?;
-    let number = |&number: &i64| Whole(number).sequence(acks.py(), "acks");
+    let number = |&number: &i64| Whole::Read(number).sequence(acks.py(), "acks");
     numbers.as_slice().iter().map(number).collect()
 }
 
@@ -45,7 +46,8 @@ impl CacheManager {
         hasher.finish()
     }
 
-    fn attach_log(&self, py: Python<'_>, log: Py<CommitLog>) -> PyResult<()> {
+    fn attach_log(&self, py: Python<'_>, log: Argument<'_, Bound<'_, CommitLog>>) -> PyResult<()> {
+        let log = log.read(py, "log", "a CommitLog")?;
         let (seen, wanted) = (log.get().fingerprint(), self.fingerprint());
         if seen != wanted {
             let message = format!("the log is for caches with the fingerprint {seen:#x}, this one has {wanted:#x}");
@@ -54,31 +56,36 @@ impl CacheManager {
         if !log.get().claim() {
             return Err(errors::log(py, "the log is another cache's already".to_owned()));
         }
-        self.attach(py, Way::Log(log))
+        self.attach(py, Way::Log(log.unbind()))
     }
 
     fn attach_reduction(&self, py: Python<'_>, reduce: Py<PyAny>) -> PyResult<()> {
         if !reduce.bind(py).is_callable() {
-            let message = format!("reduce: got {}, want something to call", reduce.bind(py).get_type().name()?);
+            let message = format!("reduce is {}, want something to call", shown(reduce.bind(py))?);
             return Err(errors::input_type(py, message));
         }
         self.attach(py, Way::Reduction(reduce, None))
     }
 
-    fn reserve(slf: &Bound<'_, Self>, batch: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Transaction>> {
+    fn reserve(slf: &Bound<'_, Self>, batch: &Bound<'_, PyAny>) -> PyResult<Vec<Transaction>> {
         let py = slf.py();
-        let mut reads = Vec::with_capacity(batch.len());
-        for request in batch {
-            let (tokens, device_pages, lease): (Bound<'_, PyAny>, Bound<'_, PyAny>, PyRef<'_, Lease>) =
-                request.extract().map_err(|_| {
-                    let seen = request.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
-                    errors::input_type(py, format!("batch: got {seen}, want tuples of token_ids, device_pages, lease"))
-                })?;
-            check_cache(slf, &lease)?;
-            let tokens = Integers::read(&tokens, "token_ids")?;
-            reads.push(Read { tokens, device_pages: Integers::read(&device_pages, "device_pages")?, lease });
+        let requests = elements(batch, "batch", "tuples of token_ids, device_pages, lease")?;
+        let mut reads = Vec::with_capacity(requests.len());
+        for (place, request) in requests.into_iter().enumerate() {
+            let parts = request.cast::<PyTuple>().ok().filter(|parts| parts.len() == 3);
+            let Some(parts) = parts else {
+                let seen = request.get_type().name()?;
+                let message =
+                    format!("batch: got {seen} at index {place}, want tuples of token_ids, device_pages, lease");
+                return Err(errors::input_type(py, message));
+            };
+            let lease: Argument<'_, Bound<'_, Lease>> = parts.get_item(2)?.extract()?;
+            let lease = lease.read(py, &format!("batch: the lease at index {place}"), "a Lease")?;
+            check_cache(slf, lease.get())?;
+            let tokens = Integers::read(&parts.get_item(0)?, "token_ids")?;
+            reads.push(Read { tokens, device_pages: Integers::read(&parts.get_item(1)?, "device_pages")?, lease });
         }
-        let leases: Vec<&Lease> = reads.iter().map(|read| &*read.lease).collect();
+        let leases: Vec<&Lease> = reads.iter().map(|read| read.lease.get()).collect();
         let mut places: Vec<*const Lease> = leases.iter().map(|&lease| std::ptr::from_ref(lease)).collect();
         places.sort_unstable();
         if places.windows(2).any(|two| two[0] == two[1]) {
@@ -98,33 +105,46 @@ impl CacheManager {
         Ok(reserved.into_iter().map(transaction).collect())
     }
 
-    #[pyo3(signature = (transactions, *, target_ran = true, draft_ran = true))]
+    #[pyo3(
+        signature = (transactions, *, target_ran = Argument::Read(true), draft_ran = Argument::Read(true)),
+        text_signature = "($self, transactions, *, target_ran=True, draft_ran=True)",
+    )]
     fn forward_end(
         slf: &Bound<'_, Self>,
-        transactions: Vec<PyRef<'_, Transaction>>,
-        target_ran: bool,
-        draft_ran: bool,
+        transactions: &Bound<'_, PyAny>,
+        target_ran: Argument<'_, bool>,
+        draft_ran: Argument<'_, bool>,
     ) -> PyResult<()> {
+        let py = slf.py();
+        let (target_ran, draft_ran) = (flag(py, "target_ran", target_ran)?, flag(py, "draft_ran", draft_ran)?);
+        let transactions = elements(transactions, "transactions", "Transaction")?
+            .into_iter()
+            .enumerate()
+            .map(|(place, one)| {
+                let one: Argument<'_, Bound<'_, Transaction>> = one.extract()?;
+                one.read(py, &format!("transactions: the one at index {place}"), "a Transaction")
+            })
+            .collect::<PyResult<Vec<_>>>()?;
         let mut ids: Vec<OperationId> = Vec::with_capacity(transactions.len());
         for transaction in &transactions {
-            check_transaction(slf, transaction)?;
-            ids.extend(transaction.operation());
+            check_transaction(slf, transaction.get())?;
+            ids.extend(transaction.get().operation());
         }
-        let ended = slf.get().core.call(slf.py(), false, |core| core.forward_end(&ids, target_ran, draft_ran))?;
+        let ended = slf.get().core.call(py, false, |core| core.forward_end(&ids, target_ran, draft_ran))?;
         if ended.is_ok() && !(target_ran && (draft_ran || !slf.get().config.has_draft)) {
             for transaction in transactions {
-                transaction.note_partial();
+                transaction.get().note_partial();
             }
         }
-        ended.map_err(|error| errors::from_core(slf.py(), &error))
+        ended.map_err(|error| errors::from_core(py, &error))
     }
 
     #[pyo3(signature = (step, acks = None, *, now_ns = None))]
     fn tick(
         slf: &Bound<'_, Self>,
-        step: Whole,
+        step: Whole<'_>,
         acks: Option<&Bound<'_, PyAny>>,
-        now_ns: Option<Whole>,
+        now_ns: Option<Whole<'_>>,
     ) -> PyResult<TickReport> {
         let (py, cache) = (slf.py(), slf.get());
         let number = step.sequence(py, "step")?;

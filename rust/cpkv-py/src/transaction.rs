@@ -7,11 +7,11 @@ use cpkv_core::{Ending, OperationId, OperationKind, Reserved};
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 
+use crate::argument::{Argument, Whole};
 use crate::cache::CacheManager;
 use crate::core::SharedCore;
 use crate::errors;
 use crate::page_ids::PageIds;
-use crate::whole::Whole;
 
 /// An open operation, and what will say how it has ended.
 pub(crate) struct Opened {
@@ -187,14 +187,14 @@ impl Transaction {
         plan.map_err(|error| errors::from_core(py, &error))
     }
 
-    fn submitted(&self, py: Python<'_>, stream: Whole, sequence: Whole) -> PyResult<()> {
+    fn submitted(&self, py: Python<'_>, stream: Whole<'_>, sequence: Whole<'_>) -> PyResult<()> {
         let id = self.open(py)?;
         let (stream, sequence) = (stream.stream(py, "stream")?, sequence.sequence(py, "sequence")?);
         let done = self.core().call(py, false, |core| core.submitted(id, stream as usize, sequence))?;
         done.map_err(|error| errors::from_core(py, &error))
     }
 
-    fn layer_submitted(&self, py: Python<'_>, layer: Whole) -> PyResult<()> {
+    fn layer_submitted(&self, py: Python<'_>, layer: Whole<'_>) -> PyResult<()> {
         let (id, layer) = (self.open(py)?, layer.count(py, "layer")?);
         let done = self.core().call(py, false, |core| core.layer_submitted(id, layer))?;
         done.map_err(|error| errors::from_core(py, &error))
@@ -212,8 +212,9 @@ impl Transaction {
         done.map_err(|error| errors::from_core(py, &error))
     }
 
-    #[pyo3(signature = (reason = "aborted"))]
-    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+    #[pyo3(signature = (reason = Argument::Read("aborted")), text_signature = "($self, reason='aborted')")]
+    fn abort(&self, py: Python<'_>, reason: Argument<'_, &str>) -> PyResult<()> {
+        let reason = reason.read(py, "reason", "'aborted' or 'retracted'")?;
         let Some((_, reason)) = REASONS.iter().find(|(name, _)| *name == reason) else {
             return Err(errors::input(py, format!("reason is '{reason}', want 'aborted' or 'retracted'")));
         };
@@ -230,7 +231,7 @@ impl Transaction {
     /// What was not inserted by now is given up.
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
-        if self.is_settled.load(Ordering::Relaxed) { Ok(()) } else { self.abort(py, "aborted") }
+        if self.is_settled.load(Ordering::Relaxed) { Ok(()) } else { self.abort(py, Argument::Read("aborted")) }
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
