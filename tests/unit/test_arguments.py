@@ -176,3 +176,57 @@ def test_numbers_of_other_kinds_are_taken(case):
     assert 2**70 not in case.pages
     with pytest.raises(IndexError, match="of 2 page ids"):
         case.pages[2**70]
+
+
+class Element:
+    """A number that is not to be had."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __index__(self):
+        raise self.error
+
+
+class Elements(list):
+    """A list that is not to be had."""
+
+    def __iter__(self):
+        raise self[0].error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), RuntimeError("x"), MemoryError()], ids=repr)
+def test_what_an_argument_raises_comes_through(case, error):
+    element = Element(error)
+    cache = case.cache
+    calls = [
+        lambda: cache.match([1, element]),
+        lambda: cache.match((element,)),
+        lambda: cache.match(Elements([element])),
+        lambda: cache.match([1], limit=element),
+        lambda: cache.allocate(lanes=[element]),
+        lambda: cache.free([element]),
+        lambda: cache.reserve([([element], [], case.lease)]),
+        lambda: cache.reserve([([1], Elements([element]), case.lease)]),
+        lambda: cache.reserve(Elements([element])),
+        lambda: cache.forward_end(Elements([element])),
+        lambda: cache.tick(0, [element]),
+        lambda: cache.tick(element),
+        lambda: case.words.store(0, element),
+        lambda: element in case.pages,
+        lambda: case.pages[element],
+        lambda: case.log(nonce=element),
+        lambda: cpkv.CacheManager(device_pages=element),
+    ]
+    for call in calls:
+        with pytest.raises(type(error)) as raised:
+            call()
+        assert raised.value is error
+
+
+@pytest.mark.parametrize("error", [TypeError("x"), OverflowError("x")], ids=repr)
+def test_what_an_argument_says_of_itself_is_a_refusal(case, error):
+    with pytest.raises(cpkv.CpkvError, match=r"token_ids: .*Element object at .* at index 1"):
+        case.cache.match([1, Element(error)])
+    with pytest.raises(cpkv.InputTypeError, match="token_ids: got ndarray, want a one-dimensional"):
+        case.cache.match(np.array([0], dtype="datetime64[s]"))

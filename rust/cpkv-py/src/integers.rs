@@ -6,10 +6,11 @@
 use std::fmt::Display;
 
 use pyo3::buffer::{ElementType, PyBuffer, PyUntypedBuffer};
-use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyRange, PyTuple};
 
+use crate::argument::{Whole, shown};
 use crate::errors;
 use crate::page_ids::PageIds;
 
@@ -32,13 +33,7 @@ impl Integers {
             || argument.is_instance_of::<PyTuple>()
             || argument.is_instance_of::<PyRange>();
         if is_copied {
-            return argument.extract().map(Self::Copied).map_err(|error| {
-                if error.is_instance_of::<PyOverflowError>(py) {
-                    errors::input(py, format!("{name}: an element does not fit 64 bits, want -2**63 to 2**63 - 1"))
-                } else {
-                    errors::input_type(py, format!("{name}: want integers ({})", error.value(py)))
-                }
-            });
+            return copy(argument, name).map(Self::Copied);
         }
         let refuse = |seen: &dyn Display| {
             errors::input_type(
@@ -46,9 +41,12 @@ impl Integers {
                 format!("{name}: got {seen}, want a one-dimensional contiguous array of int64, or a list"),
             )
         };
-        let buffer = PyUntypedBuffer::get(argument).map_err(|_| match argument.get_type().name() {
-            Ok(kind) => refuse(&kind),
-            Err(error) => error,
+        let buffer = PyUntypedBuffer::get(argument).or_else(|error| {
+            // It is no buffer, or not one that tells its elements. Whatever else happens meanwhile is not about it.
+            let is_about_it = error.is_instance_of::<PyTypeError>(py)
+                || error.is_instance_of::<PyBufferError>(py)
+                || error.is_instance_of::<PyValueError>(py);
+            Err(if is_about_it { refuse(&argument.get_type().name()?) } else { error })
         })?;
         if buffer.dimensions() != 1 {
             return Err(refuse(&format_args!("{} dimensions", buffer.dimensions())));
@@ -79,6 +77,30 @@ impl Integers {
             Self::Borrowed(buffer) => in_place(buffer),
         }
     }
+}
+
+/// Copies a list, tuple or range. What its elements raise comes through.
+fn copy(argument: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<i64>> {
+    let py = argument.py();
+    let mut numbers = Vec::new();
+    for (index, element) in argument.try_iter()?.enumerate() {
+        match element?.extract()? {
+            Whole::Read(number) => numbers.push(number),
+            Whole::Beyond(seen) => {
+                let seen = shown(&seen)?;
+                let message = format!("{name}: {seen} at index {index} does not fit 64 bits, want -2**63 to 2**63 - 1");
+                return Err(errors::input(py, message));
+            }
+            Whole::Other(seen) => {
+                let (kind, seen) = (seen.get_type().name()?, shown(&seen)?);
+                return Err(errors::input_type(
+                    py,
+                    format!("{name}: got {kind} {seen} at index {index}, want integers"),
+                ));
+            }
+        }
+    }
+    Ok(numbers)
 }
 
 #[expect(unsafe_code, reason = "PyO3's own view is tied to holding the interpreter and hides the numbers in cells")]
