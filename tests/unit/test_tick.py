@@ -35,6 +35,22 @@ def test_a_stream_without_a_word_is_refused_and_changes_nothing(acks, words):
     assert cache.tick(0, [1, 1, 1, 7]).committed == [transaction.id], "the refused tick was none"
 
 
+@pytest.mark.parametrize("agrees", [False, True])
+def test_there_is_always_a_next_step(agrees):
+    cache = tracked()
+    if agrees:
+        cache.attach_reduction(lambda votes: votes)
+    digest = cache.digest()
+    for step in (2**63, 2**64 - 1):
+        with pytest.raises(cpkv.InputError, match=f"the first tick is {step}, want 0 to {2**63 - 1}"):
+            cache.tick(step)
+    assert cache.digest() == digest
+    for step in range(2**63 - 1, 2**63 + 3):
+        cache.tick(step)
+    with pytest.raises(cpkv.UsageError, match=f"tick 0 is out of order, want {2**63 + 3}"):
+        cache.tick(0)
+
+
 def test_streams_without_copies_need_no_word():
     cache = tracked()
     assert cache.tick(0).committed == []

@@ -198,6 +198,14 @@ pub enum Error {
         /// The number wanted.
         wanted: u64,
     },
+    /// The first tick has a number that too few others could follow on.
+    #[error("the first tick is {step}, want 0 to {most}")]
+    FirstStep {
+        /// The number given.
+        step: u64,
+        /// The last one that may be first.
+        most: u64,
+    },
     /// The ranks could not agree: one of them is dead, silent or has left, or the log is not right.
     #[error(transparent)]
     Log(#[from] LogError),

@@ -92,20 +92,21 @@ pub(crate) fn flag(py: Python<'_>, name: &str, given: Argument<'_, bool>) -> PyR
 }
 
 impl Argument<'_, u64> {
-    /// A number of 64 bits that stands for something.
+    /// A number of 64 bits.
     pub(crate) fn number(self, py: Python<'_>, name: &str) -> PyResult<u64> {
-        self.read(py, name, "0 to 18446744073709551615")
+        let wanted = if let Self::Other(_) = self { "an integer" } else { "0 to 18446744073709551615" };
+        self.read(py, name, wanted)
     }
 }
 
 impl Whole<'_> {
     /// The number, if it is one of `least ..= most`.
     pub(crate) fn within<T: TryFrom<i64>>(self, py: Python<'_>, name: &str, least: i64, most: i64) -> PyResult<T> {
-        if let Self::Other(_) = self {
-            self.read(py, name, "an integer")?;
-            unreachable!("it is none");
-        }
-        let number = self.read(py, name, &format!("{least} to {most}"))?;
+        let number = match self {
+            Self::Read(number) => number,
+            Self::Beyond(_) => self.read(py, name, &format!("{least} to {most}"))?,
+            Self::Other(_) => self.read(py, name, "an integer")?,
+        };
         let fits = Some(number).filter(|number| (least..=most).contains(number));
         let fits = fits.and_then(|number| T::try_from(number).ok());
         fits.ok_or_else(|| errors::input(py, format!("{name} is {number}, want {least} to {most}")))

@@ -118,7 +118,9 @@ pub(crate) fn from_core(py: Python<'_>, error: &Error) -> PyErr {
 fn class_of<'a>(exceptions: &'a Exceptions, error: &Error) -> &'a Py<PyType> {
     match error {
         Error::Config { .. } => &exceptions.config,
-        Error::PageCount { .. } | Error::NoSuchLane { .. } | Error::TooFewAcks { .. } => &exceptions.input,
+        Error::PageCount { .. } | Error::NoSuchLane { .. } | Error::TooFewAcks { .. } | Error::FirstStep { .. } => {
+            &exceptions.input
+        }
         Error::PageOutOfRange { .. }
         | Error::PageRepeated { .. }
         | Error::PageInTree { .. }

@@ -142,12 +142,12 @@ impl CacheManager {
     #[pyo3(signature = (step, acks = None, *, now_ns = None))]
     fn tick(
         slf: &Bound<'_, Self>,
-        step: Whole<'_>,
+        step: Argument<'_, u64>,
         acks: Option<&Bound<'_, PyAny>>,
         now_ns: Option<Whole<'_>>,
     ) -> PyResult<TickReport> {
         let (py, cache) = (slf.py(), slf.get());
-        let number = step.sequence(py, "step")?;
+        let number = step.number(py, "step")?;
         // Words before anything else: a failure that a worker noted before its word is seen then.
         let acks = read_acks(acks)?;
         let now_ns = match now_ns {

@@ -31,6 +31,9 @@ pub struct TickReport {
     pub freed_pages: Vec<PageId>,
 }
 
+/// The last step that may be the first one: whatever it was, there is always a next one.
+const MOST_FIRST_STEP: u64 = u64::MAX / 2;
+
 impl CacheManager {
     /// Notes that a copy of the operation is submitted on this rank, which copy stream `stream`
     /// acknowledges by reaching `sequence`. To be called before the copy is queued: if it is refused,
@@ -202,8 +205,8 @@ impl CacheManager {
     /// written in the last step, which is to be applied in this one.
     ///
     /// # Errors
-    /// [`Error::WrongStep`] unless `step` follows on the last one, [`Error::AgreementLost`] after
-    /// [`Self::lose_agreement`], [`Error::TooFewAcks`].
+    /// [`Error::WrongStep`] unless `step` follows on the last one, [`Error::FirstStep`],
+    /// [`Error::AgreementLost`] after [`Self::lose_agreement`], [`Error::TooFewAcks`].
     pub fn check_step(&self, step: u64, acks: &[u64]) -> Result<bool> {
         let is_entry_due = self.check_order(step)?;
         // There is a word for every stream that was ever submitted on, as a rule.
@@ -222,7 +225,7 @@ impl CacheManager {
     /// which is to be applied now.
     ///
     /// # Errors
-    /// [`Error::WrongStep`] and [`Error::AgreementLost`]; then nothing has changed.
+    /// [`Error::WrongStep`], [`Error::FirstStep`] and [`Error::AgreementLost`]; then nothing has changed.
     pub fn begin_step(&mut self, step: u64) -> Result<bool> {
         let is_entry_due = self.check_order(step)?;
         self.last_step = Some(step);
@@ -232,6 +235,9 @@ impl CacheManager {
     fn check_order(&self, step: u64) -> Result<bool> {
         if let Some(reason) = &self.lost_agreement {
             return Err(Error::AgreementLost { reason: reason.clone() });
+        }
+        if self.last_step.is_none() && step > MOST_FIRST_STEP {
+            return Err(Error::FirstStep { step, most: MOST_FIRST_STEP });
         }
         if self.last_step.is_some_and(|last| last.checked_add(1) != Some(step)) {
             let wanted = self.last_step.map_or(0, |last| last.saturating_add(1));
