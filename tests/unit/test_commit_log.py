@@ -133,3 +133,34 @@ def test_names_and_ranks_are_checked(tmp_path):
         cpkv.CommitLog.join("name", 1, 1, ranks=2, fingerprint=0, timeout=float("nan"), directory=str(tmp_path))
     with pytest.raises(cpkv.LogError, match="is not ready after"):
         cpkv.CommitLog.join("name", 1, 1, ranks=2, fingerprint=0, timeout=0.01, directory=str(tmp_path))
+
+
+def test_a_log_that_was_refused_may_be_attached_later(tmp_path):
+    rank = Rank(tmp_path, secrets.randbits(62), 0)
+    twin = cpkv.CacheManager(page_size=1, device_pages=8, host_slots=8, segment_pages=1, copies="tracked")
+    twin.attach_reduction(lambda votes: votes)
+    lease = rank.cache.lock(rank.cache.match(TOKENS))
+    (transaction,) = rank.cache.reserve([(TOKENS, rank.cache.allocate(2), lease)])
+    with pytest.raises(cpkv.LogError, match="operations are open"):
+        rank.cache.attach_log(rank.log)
+    with pytest.raises(cpkv.LogError, match="has a way to agree already"):
+        twin.attach_log(rank.log)
+    transaction.abort()
+    lease.release()
+    rank.cache.tick(0)
+    rank.cache.attach_log(rank.log)
+    with pytest.raises(cpkv.LogError, match="has a way to agree already"):
+        rank.cache.attach_log(rank.log)
+    rank.log.close()
+
+
+def test_a_closed_log_is_of_no_use(tmp_path):
+    rank = Rank(tmp_path, secrets.randbits(62), 0)
+    with rank.log:
+        pass
+    with pytest.raises(cpkv.LogError, match="the commit log was closed"):
+        rank.cache.attach_log(rank.log)
+    with pytest.raises(cpkv.LogError, match="the commit log was closed"), rank.log:
+        pass
+    rank.cache.tick(0)
+    rank.cache.attach_reduction(lambda votes: votes)

@@ -1,7 +1,6 @@
 //! Acknowledgements of copy streams, and the commit log of several ranks.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -95,13 +94,18 @@ pub(crate) enum Way {
 /// The log by which the ranks of one host agree.
 #[pyclass(frozen, module = "cpkv")]
 pub(crate) struct CommitLog {
-    /// `None` once closed.
-    log: Mutex<Option<cpkv_core::CommitLog>>,
+    held: Mutex<HeldLog>,
     /// What was waited for too long. Filled without the interpreter, told afterwards.
     waited: Arc<Mutex<Vec<Waited>>>,
     rank: u32,
     fingerprint: u64,
-    is_claimed: AtomicBool,
+}
+
+/// A log, and whether it is some cache's.
+pub(crate) struct HeldLog {
+    /// `None` once closed.
+    pub(crate) log: Option<cpkv_core::CommitLog>,
+    is_claimed: bool,
 }
 
 impl CommitLog {
@@ -110,13 +114,14 @@ impl CommitLog {
         let hook = Arc::clone(&waited);
         log.on_wait(move |one| hook.lock().unwrap_or_else(PoisonError::into_inner).push(one));
         log.wait_in_pieces(PIECE);
-        let (rank, is_claimed) = (log.rank(), AtomicBool::new(false));
-        Self { rank, log: Mutex::new(Some(log)), waited, fingerprint, is_claimed }
+        let rank = log.rank();
+        Self { rank, held: Mutex::new(HeldLog { log: Some(log), is_claimed: false }), waited, fingerprint }
     }
 
-    /// Locks the log; to be done before a cache is locked.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<cpkv_core::CommitLog>> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the log, without the interpreter: a tick that waits has it for a while. To be done before a
+    /// cache is locked.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HeldLog> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Logs what was waited for.
@@ -133,9 +138,23 @@ impl CommitLog {
         self.fingerprint
     }
 
-    /// Takes the log for one cache; false if another has it.
-    pub(crate) fn claim(&self) -> bool {
-        !self.is_claimed.swap(true, Ordering::Relaxed)
+    /// Takes the log for one cache.
+    pub(crate) fn claim(&self, py: Python<'_>) -> PyResult<()> {
+        let (is_closed, was_claimed) = py.detach(|| {
+            let mut held = self.lock();
+            let (is_closed, was_claimed) = (held.log.is_none(), held.is_claimed);
+            held.is_claimed |= !is_closed;
+            (is_closed, was_claimed)
+        });
+        if is_closed {
+            return Err(waiting::closed(py));
+        }
+        if was_claimed { Err(errors::log(py, "the log is another cache's already".to_owned())) } else { Ok(()) }
+    }
+
+    /// Gives the log back, which the cache could not take.
+    pub(crate) fn give_back(&self, py: Python<'_>) {
+        py.detach(|| self.lock().is_claimed = false);
     }
 }
 
@@ -232,17 +251,19 @@ impl CommitLog {
     fn set_patience(&self, py: Python<'_>, warning: Argument<'_, f64>, deadline: Argument<'_, f64>) -> PyResult<()> {
         let warning = seconds(py, "warning", warning)?;
         let deadline = seconds(py, "deadline", deadline)?;
-        let set = py.detach(|| self.lock().as_mut().map(|log| log.set_patience(Patience { warning, deadline })));
+        let set = py.detach(|| self.lock().log.as_mut().map(|log| log.set_patience(Patience { warning, deadline })));
         set.ok_or_else(|| waiting::closed(py))
     }
 
     fn close(&self, py: Python<'_>) {
         // A tick may have the log in its hands, and waits with it in pieces.
-        py.detach(|| self.lock().take());
+        py.detach(|| self.lock().log.take());
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        let log = slf.get();
+        let is_closed = slf.py().detach(|| log.lock().log.is_none());
+        if is_closed { Err(waiting::closed(slf.py())) } else { Ok(slf) }
     }
 
     #[pyo3(signature = (*_exception))]

@@ -1,7 +1,7 @@
 //! The cache and what its calls return.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cpkv_core::{CacheConfig, PageId, Placement};
@@ -27,13 +27,20 @@ pub(crate) struct CacheManager {
     pub(crate) core: SharedCore,
     pub(crate) config: CacheConfig,
     /// How several ranks agree.
-    pub(crate) agreement: Mutex<Agreement>,
+    agreement: Mutex<Agreement>,
     /// What was dropped and is to be ended by the next tick.
     pub(crate) forgotten: Forgotten,
     /// Leases taken so far.
     leases: AtomicU64,
     /// The time that ticks are counted from, if the engine gives none.
     pub(crate) started: Instant,
+}
+
+impl CacheManager {
+    /// Locks how the ranks agree, with nothing else locked and for a moment.
+    pub(crate) fn agreement(&self) -> MutexGuard<'_, Agreement> {
+        self.agreement.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a match found.

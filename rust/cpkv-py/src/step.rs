@@ -5,12 +5,10 @@
 //! as [`Unfinished`], from which the next tick of the same step goes on. Nothing is locked while Python
 //! runs.
 
-use std::sync::{MutexGuard, PoisonError};
-
 use cpkv_core::{Error, LogError, Report, Verdict, Votes};
 use pyo3::prelude::*;
 
-use crate::agreement::{Agreement, Way};
+use crate::agreement::Way;
 use crate::cache::CacheManager;
 use crate::errors;
 use crate::integers::Integers;
@@ -40,29 +38,25 @@ struct Turn<'a>(&'a CacheManager);
 
 impl<'a> Turn<'a> {
     fn take(py: Python<'_>, cache: &'a CacheManager) -> PyResult<Self> {
-        let is_taken = std::mem::replace(&mut agreement_of(cache).is_ticking, true);
+        let is_taken = std::mem::replace(&mut cache.agreement().is_ticking, true);
         if is_taken { Err(errors::usage(py, "a tick of this cache is under way")) } else { Ok(Self(cache)) }
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        agreement_of(self.0).is_ticking = false;
+        self.0.agreement().is_ticking = false;
     }
-}
-
-fn agreement_of(cache: &CacheManager) -> MutexGuard<'_, Agreement> {
-    cache.agreement.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes a step, or finishes it if it was left.
 pub(crate) fn make(py: Python<'_>, cache: &CacheManager, step: &Step) -> PyResult<Ticked> {
     let _turn = Turn::take(py, cache)?;
-    let mut made = agreement_of(cache).unfinished.take();
+    let mut made = cache.agreement().unfinished.take();
     match advance(py, cache, step, &mut made).and_then(|()| tell_quarantined(py, made.as_ref())) {
         Ok(()) => Ok(made.expect("the step was made").ticked),
         Err(error) => {
-            agreement_of(cache).unfinished = made;
+            cache.agreement().unfinished = made;
             Err(error)
         }
     }
@@ -74,7 +68,7 @@ fn advance(py: Python<'_>, cache: &CacheManager, step: &Step, made: &mut Option<
     {
         return Err(errors::from_core(py, &Error::WrongStep { step: step.number, wanted }));
     }
-    let mut agreement = agreement_of(cache);
+    let mut agreement = cache.agreement();
     match &mut agreement.way {
         Way::Log(log) => {
             let log = log.clone_ref(py);
@@ -91,7 +85,7 @@ fn advance(py: Python<'_>, cache: &CacheManager, step: &Step, made: &mut Option<
             let (reduce, mut last) = (reduce.clone_ref(py), last.take());
             drop(agreement);
             let reduced = step_reduced(py, cache, step, reduce.bind(py), &mut last);
-            if let Way::Reduction(_, kept) = &mut agreement_of(cache).way {
+            if let Way::Reduction(_, kept) = &mut cache.agreement().way {
                 *kept = last;
             }
             *made = Some(reduced?);

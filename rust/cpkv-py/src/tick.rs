@@ -1,7 +1,6 @@
 //! The calls around a forward: reserve before it, its end, and the tick.
 
 use std::hash::{Hash, Hasher};
-use std::sync::PoisonError;
 
 use cpkv_core::{CacheConfig, OperationId, Prefill};
 use pyo3::prelude::*;
@@ -53,10 +52,10 @@ impl CacheManager {
             let message = format!("the log is for caches with the fingerprint {seen:#x}, this one has {wanted:#x}");
             return Err(errors::log(py, message));
         }
-        if !log.get().claim() {
-            return Err(errors::log(py, "the log is another cache's already".to_owned()));
-        }
-        self.attach(py, Way::Log(log.unbind()))
+        self.check_attachable(py)?;
+        log.get().claim(py)?;
+        // The cache may have got another way meanwhile, from another thread.
+        self.attach(py, Way::Log(log.clone().unbind())).inspect_err(|_| log.get().give_back(py))
     }
 
     fn attach_reduction(&self, py: Python<'_>, reduce: Py<PyAny>) -> PyResult<()> {
@@ -159,7 +158,7 @@ impl CacheManager {
     }
 
     fn has_work(&self, py: Python<'_>) -> PyResult<bool> {
-        let agreement = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
+        let agreement = self.agreement();
         let (is_alone, is_unfinished) = (matches!(agreement.way, Way::Alone), agreement.unfinished.is_some());
         drop(agreement);
         // Only what all ranks know alike may make one of several tick, and a tick that it was left in.
@@ -169,15 +168,26 @@ impl CacheManager {
 }
 
 impl CacheManager {
-    fn attach(&self, py: Python<'_>, way: Way) -> PyResult<()> {
+    /// Refuses a way to agree if the cache has one, or it would be too late.
+    fn check_attachable(&self, py: Python<'_>) -> PyResult<()> {
+        let is_alone = matches!(self.agreement().way, Way::Alone);
+        if !is_alone {
+            return Err(errors::log(py, "the cache has a way to agree already".to_owned()));
+        }
         if self.core.call(py, false, |core| core.open_operations())? > 0 {
             return Err(errors::log(py, "operations are open that were not agreed on".to_owned()));
         }
-        let mut attached = self.agreement.lock().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(attached.way, Way::Alone) {
-            return Err(errors::log(py, "the cache has a way to agree already".to_owned()));
-        }
-        attached.way = way;
         Ok(())
+    }
+
+    fn attach(&self, py: Python<'_>, mut way: Way) -> PyResult<()> {
+        self.check_attachable(py)?;
+        let mut agreement = self.agreement();
+        let is_alone = matches!(agreement.way, Way::Alone);
+        if is_alone {
+            std::mem::swap(&mut agreement.way, &mut way);
+        }
+        drop(agreement);
+        if is_alone { Ok(()) } else { Err(errors::log(py, "the cache has a way to agree already".to_owned())) }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn wait(
     mut call: impl FnMut(&mut cpkv_core::CommitLog) -> Result<(), Stop> + Send,
 ) -> PyResult<()> {
     loop {
-        let called = py.detach(|| log.lock().as_mut().map_or(Err(Stop::Closed), &mut call));
+        let called = py.detach(|| log.lock().log.as_mut().map_or(Err(Stop::Closed), &mut call));
         // After the last piece too: what is raised behind the call would take the result with it.
         let told = log.tell(py).and_then(|()| py.check_signals());
         let error = match called {
@@ -50,7 +50,7 @@ pub(crate) fn wait(
             Err(Stop::Broken(reason)) => Some(errors::integrity(py, reason)),
         };
         if let Some(error) = told.err().or(error) {
-            py.detach(|| log.lock().as_mut().map(cpkv_core::CommitLog::forget_pause));
+            py.detach(|| log.lock().log.as_mut().map(cpkv_core::CommitLog::forget_pause));
             return Err(error);
         }
     }
