@@ -27,7 +27,7 @@ pub(crate) struct CacheManager {
     pub(crate) core: SharedCore,
     pub(crate) config: CacheConfig,
     /// How several ranks agree.
-    agreement: Mutex<Agreement>,
+    pub(crate) agreement: Mutex<Agreement>,
     /// What was dropped and is to be ended by the next tick.
     pub(crate) forgotten: Forgotten,
     /// Leases taken so far.
@@ -46,7 +46,7 @@ impl CacheManager {
 /// What a match found.
 #[pyclass(frozen, module = "cpkv")]
 pub(crate) struct Hit {
-    cache: Py<CacheManager>,
+    pub(crate) cache: Py<CacheManager>,
     found: cpkv_core::Hit,
     page_tokens: usize,
 }

@@ -16,6 +16,7 @@ mod dump;
 mod errors;
 mod events;
 mod forgotten;
+mod garbage;
 mod integers;
 mod lease;
 mod log;

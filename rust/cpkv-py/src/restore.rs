@@ -18,7 +18,7 @@ use crate::transaction::{Opened, Transaction};
 pub(crate) struct Restored {
     given: cpkv_core::Restored,
     operations: Vec<Opened>,
-    cache: Py<CacheManager>,
+    pub(crate) cache: Py<CacheManager>,
 }
 
 #[pymethods]

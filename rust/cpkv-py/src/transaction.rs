@@ -273,7 +273,7 @@ impl Ticked {
 #[pyclass(frozen, module = "cpkv")]
 pub(crate) struct TickReport {
     ticked: Ticked,
-    cache: Py<CacheManager>,
+    pub(crate) cache: Py<CacheManager>,
 }
 
 impl TickReport {
