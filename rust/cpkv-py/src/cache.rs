@@ -1,6 +1,5 @@
 //! The cache and what its calls return.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -30,8 +29,6 @@ pub(crate) struct CacheManager {
     pub(crate) agreement: Mutex<Agreement>,
     /// What was dropped and is to be ended by the next tick.
     pub(crate) forgotten: Forgotten,
-    /// Leases taken so far.
-    leases: AtomicU64,
     /// The time that ticks are counted from, if the engine gives none.
     pub(crate) started: Instant,
 }
@@ -143,7 +140,6 @@ impl CacheManager {
             config,
             agreement: Mutex::default(),
             forgotten: Forgotten::default(),
-            leases: AtomicU64::new(0),
             started: Instant::now(),
         })
     }
@@ -213,7 +209,7 @@ impl CacheManager {
         let cache = slf.get();
         let (lease, number) = cache.core.call(py, false, |core| {
             // With the core locked: numbered in the order in which they are taken.
-            (core.lock(&hit.found, priority), cache.leases.fetch_add(1, Ordering::Relaxed))
+            (core.lock(&hit.found, priority), core.leases_taken())
         })?;
         Ok(Lease::new(slf.clone().unbind(), hit.page_tokens, lease, number))
     }

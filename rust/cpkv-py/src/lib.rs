@@ -3,10 +3,11 @@
 //! One file per topic. Classes are frozen; a method reads its arguments, calls one function of the
 //! core and converts what comes back.
 //!
-//! Lock order: a lease, a commit log, the cache, then what was forgotten; how ranks agree by itself. Several
-//! leases in the order of their addresses. Never the other way round, and never Python while a lock is held, not
-//! even to make an exception: long calls run detached from the interpreter, take their locks then and drop them
-//! before they attach again, so that a thread waiting for a lock with the interpreter held cannot stop its holder.
+//! Lock order: a lease (several in the order of their addresses), a commit log, the cache, then what was forgotten;
+//! how ranks agree, and what was said of a transaction, each by itself. Never the other way round, and never Python
+//! while a lock is held, not even to make an exception: long calls run detached from the interpreter, take their
+//! locks then and drop them before they attach again, so that a thread waiting for a lock with the interpreter held
+//! cannot stop its holder. There are no atomics.
 
 mod agreement;
 mod argument;

@@ -1,6 +1,6 @@
 //! Transactions: the backups of requests, late ones, and restores.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cpkv_core::machine::{Phase, Reason};
 use cpkv_core::{Ending, OperationId, OperationKind, Reserved};
@@ -35,12 +35,17 @@ pub(crate) struct Transaction {
     /// How it has ended, also when the core has forgotten it.
     ending: Ending,
     kind: OperationKind,
-    /// Nothing was reserved, and a part of its pages was never written. Written and read with the
-    /// interpreter held.
-    is_partial: AtomicBool,
-    /// It was bound or given up, so that it may be dropped. Written and read with the interpreter
-    /// held or by the last owner.
-    is_settled: AtomicBool,
+    /// Locked by itself and for a moment.
+    told: Mutex<Told>,
+}
+
+/// What was said of a transaction.
+#[derive(Clone, Copy, Default)]
+struct Told {
+    /// Nothing was reserved, and a part of its pages was never written.
+    is_partial: bool,
+    /// It was bound or given up, so that it may be dropped.
+    is_settled: bool,
 }
 
 /// Reasons that an engine may give.
@@ -70,22 +75,15 @@ pub(crate) fn ending_of(core: &mut cpkv_core::CacheManager, reserved: Reserved) 
 
 impl Transaction {
     pub(crate) fn new(cache: Py<CacheManager>, reserved: Reserved, ending: Ending) -> Self {
-        let is_settled = AtomicBool::new(!matches!(reserved, Reserved::Slots(_)));
-        Self {
-            cache,
-            reserved,
-            ending,
-            kind: OperationKind::Transaction,
-            is_partial: AtomicBool::new(false),
-            is_settled,
-        }
+        let told = Told { is_partial: false, is_settled: !matches!(reserved, Reserved::Slots(_)) };
+        Self { cache, reserved, ending, kind: OperationKind::Transaction, told: Mutex::new(told) }
     }
 
     /// One that no request has to settle.
     pub(crate) fn of(cache: Py<CacheManager>, opened: &Opened) -> Self {
         let Opened { id, kind, ref ending } = *opened;
-        let (is_partial, is_settled) = (AtomicBool::new(false), AtomicBool::new(true));
-        Self { cache, reserved: Reserved::Slots(id), ending: ending.clone(), kind, is_partial, is_settled }
+        let told = Told { is_partial: false, is_settled: true };
+        Self { cache, reserved: Reserved::Slots(id), ending: ending.clone(), kind, told: Mutex::new(told) }
     }
 
     /// Its operation, if slots were reserved.
@@ -95,15 +93,19 @@ impl Transaction {
 
     /// Notes that the forward of its target or draft did not run, if the core knows nothing of it.
     pub(crate) fn note_partial(&self) {
-        self.is_partial.store(self.operation().is_none(), Ordering::Relaxed);
+        self.told().is_partial = self.operation().is_none();
     }
 
     pub(crate) fn is_partial(&self) -> bool {
-        self.is_partial.load(Ordering::Relaxed)
+        self.told().is_partial
     }
 
     pub(crate) fn settle(&self) {
-        self.is_settled.store(true, Ordering::Relaxed);
+        self.told().is_settled = true;
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn core(&self) -> &SharedCore {
@@ -231,7 +233,8 @@ impl Transaction {
     /// What was not inserted by now is given up.
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
-        if self.is_settled.load(Ordering::Relaxed) { Ok(()) } else { self.abort(py, Argument::Read("aborted")) }
+        let is_settled = self.told().is_settled;
+        if is_settled { Ok(()) } else { self.abort(py, Argument::Read("aborted")) }
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -244,7 +247,7 @@ impl Transaction {
 impl Drop for Transaction {
     /// One that was forgotten is given up by the next tick, and warned about.
     fn drop(&mut self) {
-        let Some(id) = self.operation().filter(|_| !*self.is_settled.get_mut()) else { return };
+        let Some(id) = self.operation().filter(|_| !self.told().is_settled) else { return };
         self.cache.get().forgotten.add_transaction(id);
         let message = "a transaction was dropped without insert() or abort(): the next tick gives it up";
         errors::warn_dropped::<PyResourceWarning>(message);

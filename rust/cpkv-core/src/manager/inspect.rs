@@ -53,6 +53,12 @@ impl CacheManager {
         stats
     }
 
+    /// Leases taken so far.
+    #[must_use]
+    pub fn leases_taken(&self) -> u64 {
+        self.counters.leases
+    }
+
     /// Bytes on the heap for tokens, ids, nodes, index, pools and heaps.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
