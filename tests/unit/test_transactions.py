@@ -204,7 +204,9 @@ def test_pages_that_are_read_come_free_later():
     transaction.abort("retracted")
     assert list(cache.free([3, 7, 5])) == []
     assert cache.stats().device_fenced_pages == 3
-    with pytest.raises(cpkv.PageError, match="page id 7 at index 0 is read by an unfinished copy"):
+    with pytest.raises(
+        cpkv.PageError, match="page id 7 at index 0 was given back, and an unfinished operation still has it"
+    ):
         cache.free([7])
     lease.release()
     assert list(cache.tick(0, engine.acks).freed_pages) == []
@@ -484,3 +486,43 @@ def test_a_forward_ends_transactions_only():
     with pytest.raises(cpkv.TransactionError, match="was not reserved before a forward"):
         cache.forward_end([late], draft_ran=False)
     assert late.status == "pending"
+
+
+def test_an_insertion_that_comes_twice_is_told_so():
+    cache = tracked()
+    for number, settled in enumerate(["pending", "committed", "rolled_back"]):
+        tokens = prompt(cache, 2, first=number * 100)
+        lease, pages = start(cache, tokens)
+        (transaction,) = cache.reserve([(tokens, pages, lease)])
+        transaction.submitted(0, number + 1)
+        cache.forward_end([transaction])
+        cache.insert(tokens, pages, lease, transaction)
+        if settled == "rolled_back":
+            transaction.abort()
+        if settled != "pending":
+            cache.tick(number, [number + 1])
+        assert transaction.status == settled
+        digest = cache.digest()
+        with pytest.raises(cpkv.TransactionError, match=r"operation \d\.\d was bound by an earlier insertion"):
+            cache.insert(tokens, pages, lease, transaction)
+        assert cache.digest() == digest
+        lease.release()
+
+
+def test_a_page_that_was_given_back_too_early_is_told_so():
+    cache = tracked()
+    tokens = prompt(cache, 2)
+    lease, pages = start(cache, tokens)
+    (transaction,) = cache.reserve([(tokens, pages, lease)])
+    assert list(cache.free(pages[1:])) == [], "nothing was submitted, and it is reserved for"
+    message = (
+        "page id 1 at index 1 was given back, and an unfinished operation still has it: it comes free with a later"
+    )
+    for call in (
+        lambda: cache.insert(tokens, pages, lease, transaction),
+        lambda: cache.reserve([(tokens, pages, lease)]),
+    ):
+        with pytest.raises(cpkv.PageError, match=message):
+            call()
+    transaction.abort()
+    lease.release()

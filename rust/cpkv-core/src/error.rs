@@ -60,8 +60,11 @@ pub enum Error {
         /// Where in the argument it stands.
         index: usize,
     },
-    /// An unfinished copy reads the page.
-    #[error("page id {page} at index {index} is read by an unfinished copy: it comes free with a later tick")]
+    /// The page was given back while an unfinished operation has it.
+    #[error(
+        "page id {page} at index {index} was given back, and an unfinished operation still has it: \
+         it comes free with a later tick"
+    )]
     PageHeld {
         /// The id.
         page: u32,

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use cpkv_core::{CacheConfig, PageId, Placement};
+use cpkv_core::{CacheConfig, Error, PageId, Placement};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -293,6 +293,9 @@ impl CacheManager {
                 check_transaction(slf, transaction)?;
             }
             let operation = transaction.and_then(Transaction::operation);
+            if let Some(operation) = operation.filter(|_| transaction.is_some_and(Transaction::is_inserted)) {
+                return Err(errors::from_core(py, &Error::AlreadyBound { operation }));
+            }
             let is_partial = transaction.is_some_and(Transaction::is_partial);
             let inserted = core.call_with(py, lease, is_long, |core, held| match operation {
                 Some(id) => core.insert_bound(tokens, device_pages, held, id),
@@ -300,7 +303,7 @@ impl CacheManager {
                 None => core.insert(tokens, device_pages, held),
             })?;
             if let (Ok(_), Some(transaction)) = (&inserted, transaction) {
-                transaction.settle();
+                transaction.note_inserted();
             }
             inserted
         } else {

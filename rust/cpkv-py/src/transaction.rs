@@ -44,7 +44,9 @@ pub(crate) struct Transaction {
 struct Told {
     /// Nothing was reserved, and a part of its pages was never written.
     is_partial: bool,
-    /// It was bound or given up, so that it may be dropped.
+    /// It was inserted.
+    is_inserted: bool,
+    /// It was inserted or given up, so that it may be dropped.
     is_settled: bool,
 }
 
@@ -75,14 +77,14 @@ pub(crate) fn ending_of(core: &mut cpkv_core::CacheManager, reserved: Reserved) 
 
 impl Transaction {
     pub(crate) fn new(cache: Py<CacheManager>, reserved: Reserved, ending: Ending) -> Self {
-        let told = Told { is_partial: false, is_settled: !matches!(reserved, Reserved::Slots(_)) };
+        let told = Told { is_settled: !matches!(reserved, Reserved::Slots(_)), ..Told::default() };
         Self { cache, reserved, ending, kind: OperationKind::Transaction, told: Mutex::new(told) }
     }
 
     /// One that no request has to settle.
     pub(crate) fn of(cache: Py<CacheManager>, opened: &Opened) -> Self {
         let Opened { id, kind, ref ending } = *opened;
-        let told = Told { is_partial: false, is_settled: true };
+        let told = Told { is_settled: true, ..Told::default() };
         Self { cache, reserved: Reserved::Slots(id), ending: ending.clone(), kind, told: Mutex::new(told) }
     }
 
@@ -100,8 +102,13 @@ impl Transaction {
         self.told().is_partial
     }
 
-    pub(crate) fn settle(&self) {
-        self.told().is_settled = true;
+    pub(crate) fn is_inserted(&self) -> bool {
+        self.told().is_inserted
+    }
+
+    pub(crate) fn note_inserted(&self) {
+        let mut told = self.told();
+        (told.is_inserted, told.is_settled) = (true, true);
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
@@ -220,7 +227,7 @@ impl Transaction {
         let Some((_, reason)) = REASONS.iter().find(|(name, _)| *name == reason) else {
             return Err(errors::input(py, format!("reason is '{reason}', want 'aborted' or 'retracted'")));
         };
-        self.settle();
+        self.told().is_settled = true;
         let Some(id) = self.operation() else { return Ok(()) };
         let done = self.core().call(py, false, |core| core.abort(id, *reason))?;
         done.map_err(|error| errors::from_core(py, &error))

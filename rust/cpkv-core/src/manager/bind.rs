@@ -13,12 +13,22 @@ use crate::operations::machine::{Event, Phase, Reason};
 use crate::slots::IdSet;
 
 impl CacheManager {
+    /// Refuses an operation that is bound already, or was never to be.
+    pub(super) fn check_unbound(&self, operation: OperationId) -> Result<()> {
+        match self.operations.get(operation) {
+            Some(record) if record.was_inserted || record.kind != Kind::Transaction => {
+                Err(Error::AlreadyBound { operation })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses an insertion of `given`, which begins with the page `first`, if the transaction is not
     /// the one that slots were reserved for those pages by. Returns whether copies of others read some
     /// of them.
     ///
     /// # Errors
-    /// [`Error::AlreadyBound`], [`Error::OtherPage`], [`Error::TransactionLeftOut`].
+    /// [`Error::OtherPage`], [`Error::TransactionLeftOut`].
     pub(super) fn check_transaction(
         &self,
         given: &[PageId],
@@ -30,9 +40,6 @@ impl CacheManager {
         }
         let mut own = 0..0;
         if let Some((operation, record)) = transaction.and_then(|id| Some((id, self.operations.get(id)?))) {
-            if record.was_inserted || record.kind != Kind::Transaction {
-                return Err(Error::AlreadyBound { operation });
-            }
             let start = (record.first - first.min(record.first)).index().min(given.len());
             own = start..(start + record.pages.len()).min(given.len());
             let mut pairs = own.clone().zip(&record.pages);

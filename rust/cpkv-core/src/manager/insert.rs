@@ -82,6 +82,8 @@ impl CacheManager {
         transaction: OperationId,
     ) -> Result<Inserted> {
         self.check_operation(transaction)?;
+        // Before anything else: after a binding nothing else fits either.
+        self.check_unbound(transaction)?;
         self.insert_with(tokens, device_pages, lease, Origin::Transaction(transaction))
     }
 
