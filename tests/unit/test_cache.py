@@ -191,7 +191,7 @@ def test_a_lease_is_released_once():
     lease.release()
     assert lease.released
     assert cache.evictable_pages() == 3
-    assert repr(lease) == "Lease(released)"
+    assert repr(lease) == "Lease(2, released)"
     before = cache.digest()
     for call in (
         lease.release,

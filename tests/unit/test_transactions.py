@@ -526,3 +526,29 @@ def test_a_page_that_was_given_back_too_early_is_told_so():
             call()
     transaction.abort()
     lease.release()
+
+
+def test_what_comes_from_another_cache_or_too_late_is_named():
+    cache, stranger = tracked(), tracked()
+    tokens = prompt(cache, 2)
+    leases = [cache.lock(cache.match(tokens)) for _ in range(3)]
+    pages = [cache.allocate(2) for _ in leases]
+    assert [repr(lease).split(",")[0] for lease in leases] == ["Lease(1", "Lease(2", "Lease(3"]
+    leases[2].release()
+    batch = list(zip([tokens] * 3, pages, leases, strict=True))
+    with pytest.raises(cpkv.LeaseError, match="lease 3 was released"):
+        cache.reserve(batch)
+    with pytest.raises(cpkv.LeaseError, match="lease 2 is in the batch twice"):
+        cache.reserve([batch[1], batch[0], batch[1]])
+    with pytest.raises(cpkv.LeaseError, match="lease 1 comes from another cache"):
+        stranger.reserve(batch)
+    with pytest.raises(cpkv.LeaseError, match="the hit of 0 pages comes from another cache"):
+        stranger.lock(cache.match(tokens))
+    transactions = cache.reserve(batch[:2])
+    with pytest.raises(cpkv.TransactionError, match=r"transaction 0\.0 comes from another cache"):
+        stranger.forward_end(transactions)
+    with pytest.raises(cpkv.TransactionError, match="transaction without slots comes from another cache"):
+        stranger.forward_end(transactions[1:])
+    transactions[0].abort()
+    for lease in leases[:2]:
+        lease.release()

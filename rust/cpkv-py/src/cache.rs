@@ -204,7 +204,7 @@ impl CacheManager {
         let hit = hit.get();
         let priority = priority.priority(py, "priority")?;
         if !hit.cache.is(slf) {
-            return Err(errors::lease(py, "the hit comes from another cache"));
+            return Err(errors::lease(py, &format!("the hit of {} pages comes from another cache", hit.pages())));
         }
         let cache = slf.get();
         let (lease, number) = cache.core.call(py, false, |core| {
@@ -357,12 +357,16 @@ pub(crate) fn check_transaction(cache: &Bound<'_, CacheManager>, transaction: &T
     if transaction.cache.is(cache) {
         Ok(())
     } else {
-        Err(errors::transaction(cache.py(), "the transaction comes from another cache"))
+        let which = transaction.operation().map_or_else(|| "without slots".to_owned(), |id| id.to_string());
+        Err(errors::transaction(cache.py(), &format!("transaction {which} comes from another cache")))
     }
 }
 
 pub(crate) fn check_cache(cache: &Bound<'_, CacheManager>, lease: &Lease) -> PyResult<()> {
-    if lease.cache.is(cache) { Ok(()) } else { Err(errors::lease(cache.py(), "the lease comes from another cache")) }
+    if lease.cache.is(cache) {
+        return Ok(());
+    }
+    Err(errors::lease(cache.py(), &format!("lease {} comes from another cache", lease.number())))
 }
 
 #[pymethods]

@@ -10,7 +10,7 @@ use cpkv_core::CacheManager;
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::lease::{self, Lease, released};
+use crate::lease::{self, Lease};
 
 /// A core behind its lock, which a panic poisons.
 pub(crate) struct SharedCore(Mutex<CacheManager>);
@@ -46,7 +46,7 @@ impl SharedCore {
             held.as_mut().map(|held| self.run(|core| call(core, held)))
         };
         let result = if is_long { py.detach(run) } else { run() };
-        result.ok_or_else(|| released(py))?.map_err(|reason| errors::integrity(py, reason))
+        result.ok_or_else(|| lease.was_released(py))?.map_err(|reason| errors::integrity(py, reason))
     }
 
     /// Calls the core with what several leases hold, no two of them the same.
@@ -60,10 +60,13 @@ impl SharedCore {
         let run = || {
             let locked = lease::lock_all(leases);
             let held: Vec<_> = locked.iter().map_while(|held| held.as_ref()).collect();
-            (held.len() == leases.len()).then(|| self.run(|core| call(core, &held)))
+            if held.len() < leases.len() {
+                return Err(leases[held.len()]);
+            }
+            Ok(self.run(|core| call(core, &held)))
         };
         let result = if is_long { py.detach(run) } else { run() };
-        result.ok_or_else(|| released(py))?.map_err(|reason| errors::integrity(py, reason))
+        result.map_err(|lease| lease.was_released(py))?.map_err(|reason| errors::integrity(py, reason))
     }
 
     /// Calls the core where there may be no interpreter to raise an error in.

@@ -15,7 +15,7 @@ use crate::page_ids::PageIds;
 pub(crate) struct Lease {
     pub(crate) cache: Py<CacheManager>,
     page_tokens: usize,
-    /// The same on all ranks.
+    /// It is the so manieth of its cache. The same on all ranks.
     number: u64,
     /// `None` once released.
     held: Mutex<Option<cpkv_core::Lease>>,
@@ -35,7 +35,17 @@ impl Lease {
     pub(crate) fn read<T>(&self, py: Python<'_>, read: impl FnOnce(&cpkv_core::Lease) -> T) -> PyResult<T> {
         // Not locked any more when the error is made: that may collect garbage, and with it run anything.
         let read = self.lock().as_ref().map(read);
-        read.ok_or_else(|| released(py))
+        read.ok_or_else(|| self.was_released(py))
+    }
+
+    /// Its number, as messages and `repr` have it.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The error if it is used after its release.
+    pub(crate) fn was_released(&self, py: Python<'_>) -> PyErr {
+        errors::lease(py, &format!("lease {} was released", self.number))
     }
 
     /// A short call of the core with what the lease holds.
@@ -55,11 +65,6 @@ pub(crate) fn lock_all<'a>(leases: &[&'a Lease]) -> Vec<MutexGuard<'a, Option<cp
     let mut locked: Vec<_> = order.into_iter().map(|place| (place, leases[place].lock())).collect();
     locked.sort_unstable_by_key(|&(place, _)| place);
     locked.into_iter().map(|(_, held)| held).collect()
-}
-
-/// The error for a lease that is used after its release.
-pub(crate) fn released(py: Python<'_>) -> PyErr {
-    errors::lease(py, "the lease was released")
 }
 
 #[pymethods]
@@ -104,12 +109,12 @@ impl Lease {
 
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         let lease = self.lock().take();
-        let lease = lease.ok_or_else(|| released(py))?;
+        let lease = lease.ok_or_else(|| self.was_released(py))?;
         self.cache.get().core.call(py, false, |core| core.release(lease))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        if slf.get().released() { Err(released(slf.py())) } else { Ok(slf) }
+        if slf.get().released() { Err(slf.get().was_released(slf.py())) } else { Ok(slf) }
     }
 
     #[pyo3(signature = (*_exception))]
@@ -119,8 +124,11 @@ impl Lease {
 
     fn __repr__(&self) -> String {
         match &*self.lock() {
-            Some(lease) => format!("Lease(device_pages={}, host_pages={})", lease.device_pages(), lease.host_pages()),
-            None => "Lease(released)".to_owned(),
+            Some(lease) => {
+                let (device_pages, host_pages) = (lease.device_pages(), lease.host_pages());
+                format!("Lease({}, device_pages={device_pages}, host_pages={host_pages})", self.number)
+            }
+            None => format!("Lease({}, released)", self.number),
         }
     }
 }

@@ -85,10 +85,10 @@ impl CacheManager {
             reads.push(Read { tokens, device_pages: Integers::read(&parts.get_item(1)?, "device_pages")?, lease });
         }
         let leases: Vec<&Lease> = reads.iter().map(|read| read.lease.get()).collect();
-        let mut places: Vec<*const Lease> = leases.iter().map(|&lease| std::ptr::from_ref(lease)).collect();
-        places.sort_unstable();
-        if places.windows(2).any(|two| two[0] == two[1]) {
-            return Err(errors::lease(py, "a lease is in the batch twice"));
+        let mut numbers: Vec<u64> = leases.iter().map(|lease| lease.number()).collect();
+        numbers.sort_unstable();
+        if let Some([number, _]) = numbers.windows(2).find(|two| two[0] == two[1]) {
+            return Err(errors::lease(py, &format!("lease {number} is in the batch twice")));
         }
         let arrays: Vec<_> = reads.iter().map(|read| (read.tokens.as_slice(), read.device_pages.as_slice())).collect();
         let tokens: usize = arrays.iter().map(|(tokens, _)| tokens.len()).sum();
