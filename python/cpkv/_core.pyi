@@ -1,8 +1,15 @@
 """The Rust core, as seen from Python. Import from `cpkv` instead.
 
 Thread safety: every call may be made from any thread; calls on one cache take turns. Calls with
-32,768 tokens or 4,096 pages and more let other Python threads run meanwhile; the arrays that they
-read must not be written during the call.
+32,768 tokens or 4,096 pages and more let other Python threads run meanwhile, and so do `flush`,
+`dump`, `digest` and `check_integrity`; the arrays that they read must not be written during the call.
+A short call that needs the cache or the lease of a long one waits for it with the interpreter held:
+no other thread runs until the long one is over. `lock`, `release` and the `tick` of a single rank
+never let the interpreter go, however much there is to do.
+
+Arguments: one of the wrong type is an `InputTypeError` in every call, and a `ConfigError` among
+the settings of a `CacheManager`. The message names the argument and the value. What an argument itself
+raises while it is read, in its `__index__` or its iterator, comes through as it is.
 
 A panic of the core is a bug in cpkv. It raises `IntegrityError`, and so does every later call on the
 same cache, whose state is unknown from then on.
@@ -140,7 +147,7 @@ class CacheManager:
         copies: How host copies come to be.
         draft: There is a draft model whose state is part of every page: a transaction whose
             draft did not run is rolled back.
-        copy_deadline: Seconds from the end of submission after which a copy that has not landed
+        copy_deadline: Seconds, up to 10**9, from the end of submission after which a copy that has not landed
             has failed; as long again, and it is stuck, its slots and pages quarantined.
         events: Note what becomes usable and what goes, for `take_events`.
         write: When pages get a tracked host copy: during the forward that computes them, late when
@@ -219,6 +226,7 @@ class CacheManager:
 
         Raises:
             LeaseError: The hit comes from another cache.
+            InputError: The priority is out of range.
         """
     def allocate(
         self, count: int | None = None, first_lane: int | None = None, *, lanes: Int64s | None = None
@@ -242,18 +250,29 @@ class CacheManager:
         Those that an unfinished copy reads come free with a later tick.
 
         Raises:
-            PageError: A page is free already, in the cache, given twice, or read by an unfinished
-                copy after it was given back; none is given back.
+            PageError: A page is out of range, free already, in the cache, given twice, or was given
+                back before while an unfinished operation has it; none is given back.
         """
     def free_pages(self, lane: int = 0) -> int:
-        """Return the free pages of a lane; 0 if the pool is external."""
+        """Return the free pages of a lane; 0 if the pool is external.
+
+        Raises:
+            InputError: There is no such lane.
+        """
     def evictable_pages(self, lane: int = 0) -> int:
-        """Return the pages of a lane that could be evicted now."""
+        """Return the pages of a lane that could be evicted now.
+
+        Raises:
+            InputError: There is no such lane.
+        """
     def evict(self, lane: int, count: int) -> PageIds:
         """Evict until `count` device pages of `lane` were given up, or nothing more can be.
 
         Returns all pages given up, perhaps some of other lanes among them. They are free if the
         pool is owned, and the engine's to free if it is external.
+
+        Raises:
+            InputError: There is no such lane, or the count is negative.
         """
     def evict_for(
         self, count: int | None = None, first_lane: int | None = None, *, lanes: Int64s | None = None
@@ -280,8 +299,8 @@ class CacheManager:
                 for an operation as a whole.
 
         Raises:
-            PageError, InputError: A page cannot be taken, or their number is wrong; nothing has
-                changed.
+            PageError, InputError: A page cannot be taken, or their number or `part_pages` is wrong;
+                nothing has changed.
             LeaseError: The lease was released or comes from another cache.
             RestoreError: The lease is lost.
         """
@@ -313,6 +332,7 @@ class CacheManager:
             PageError, InputError: A page cannot be taken, or their number is wrong; nothing has
                 changed.
             LeaseError: The lease was released, comes from another cache, or is of other tokens.
+            RestoreError: The lease is lost.
             TransactionError: The transaction was inserted before or comes from another cache, the
                 pages are not those that slots were reserved for, or such pages come without it;
                 nothing has changed.
@@ -333,7 +353,10 @@ class CacheManager:
 
         Raises:
             UsageError: The copies of this cache are assumed.
-            PageError, InputError, LeaseError: What `insert` would refuse; nothing has changed.
+            LeaseError: A lease is in the batch twice, or `insert` would refuse it; nothing has
+                changed.
+            PageError, InputError, RestoreError: What `insert` would refuse, or a page is in the batch
+                twice; nothing has changed.
         """
     def forward_end(
         self, transactions: Sequence[Transaction], *, target_ran: bool = True, draft_ran: bool = True
@@ -344,10 +367,11 @@ class CacheManager:
         only if the cache has a draft).
 
         Raises:
-            TransactionError: One comes from another cache; nothing has changed.
+            TransactionError: One comes from another cache, or is a late backup or a restore, which end
+                with `submitted_all`; nothing has changed.
         """
     def tick(self, step: int, acks: AckWords | Int64s | None = None, *, now_ns: int | None = None) -> TickReport:
-        """Make commits, rollbacks and frees visible. The first step may be any; then one by one.
+        """Make commits, rollbacks and frees visible. The first step may be any, then one by one.
 
         First of all, leases and transactions that were dropped without their end are ended.
 
@@ -359,7 +383,8 @@ class CacheManager:
         raises.
 
         Args:
-            step: The number of the tick, alike on all ranks.
+            step: The number of the tick, alike on all ranks; the first one at most 2**63 - 1, so that
+                there is always a next one.
             acks: What each copy stream has reached, shape `(streams,)`; at least one word for each
                 stream that an unfinished copy was submitted on.
             now_ns: A clock in nanoseconds that does not go back; the machine's if not given.
@@ -367,8 +392,8 @@ class CacheManager:
         Raises:
             UsageError: A step was left out or came twice, or another tick is under way; nothing has
                 changed.
-            InputError: A stream with unfinished copies has no word: they would never be heard of;
-                nothing has changed.
+            InputError: A stream with unfinished copies has no word: they would never be heard of; or a
+                number is out of range; nothing has changed.
             RankError: Another rank is dead, silent or has left. Every later tick says so again.
         """
     def has_work(self) -> bool:
@@ -389,8 +414,9 @@ class CacheManager:
         """Agree with other ranks through `log` from the next tick on. To be done once.
 
         Raises:
-            LogError: The cache has a log or a reduction already, the log is another cache's or for
-                caches with another fingerprint, or operations are open.
+            LogError: The cache has a log or a reduction already, the log is another cache's, closed or
+                for caches with another fingerprint, or operations are open. The log can still be
+                attached, later or to another cache.
         """
     def take_events(self) -> list[CacheEvent]:
         """Take the events since this was called last, parents before their children.
@@ -416,7 +442,7 @@ class CacheManager:
                 knows whether the others have this rank's votes.
 
         Raises:
-            LogError: The cache has a log or a reduction already.
+            LogError: The cache has a log or a reduction already, or operations are open.
             InputTypeError: It cannot be called.
         """
     def dump(self) -> dict[str, Any]:
@@ -458,6 +484,8 @@ class Lease:
     A context manager that releases on exit. A lease that is dropped without release holds on until
     the beginning of the next `tick`, with a `ResourceWarning`. Ranks drop objects between different
     ticks: with several of them `release` has to be called.
+
+    `repr` begins with its number among the leases of the cache, which error messages have, too.
     """
 
     @property
@@ -476,7 +504,11 @@ class Lease:
     def released(self) -> bool:
         """Whether the lease was released; then everything else raises `LeaseError`."""
     def page_ids(self, first_page: int = 0) -> PageIds:
-        """Return the device pages from page `first_page` on, as far as they are on the device."""
+        """Return the device pages from page `first_page` on, as far as they are on the device.
+
+        Raises:
+            InputError: `first_page` is negative.
+        """
     def host_slots(self) -> PageIds:
         """Return the host slots of the pages from `device_pages` on, shape `(host_pages,)`.
 
@@ -492,6 +524,7 @@ class Lease:
         submitted (`Transaction.layer_submitted`) and `acks` have reached that.
 
         Raises:
+            InputError: The layer or a word is negative.
             RestoreError: The lease is lost, or a copy has failed on this rank, which the others hear of
                 with a tick.
         """
@@ -600,26 +633,44 @@ class Transaction:
             TransactionError: It is over.
         """
     def submitted(self, stream: int, sequence: int) -> None:
-        """Note a copy on this rank that `stream` acknowledges by reaching `sequence`, 1 or more.
+        """Note a copy on this rank that `stream` acknowledges by reaching `sequence`.
 
         To be called before the copy is queued: if it raises, the copy must not be.
 
+        Args:
+            stream: 0 to 1,023.
+            sequence: 1 to 2**63 - 1.
+
         Raises:
-            TransactionError: It is over, it was said that everything was submitted, or the
-                sequence is 0.
+            InputError: The stream or the sequence is out of range.
+            TransactionError: It has no slots, is over, it was said that everything was submitted, or
+                the sequence is 0.
         """
     def layer_submitted(self, layer: int) -> None:
         """Note that this rank has submitted every copy of the layers up to `layer`; a later one each time.
 
         Raises:
-            TransactionError: It is over, or the layer does not come after the last one.
+            InputError: The layer is out of range.
+            TransactionError: It has no slots, is over, or the layer does not come after the last one.
         """
     def submitted_all(self) -> None:
-        """Note that this rank has submitted everything. `forward_end` does it for a forward."""
+        """Note that this rank has submitted everything. `forward_end` does it for a forward.
+
+        Raises:
+            TransactionError: It has no slots.
+        """
     def copy_failed(self) -> None:
-        """Note that a copy on this rank has failed; to be done before a later word can pass it."""
+        """Note that a copy on this rank has failed; to be done before a later word can pass it.
+
+        Raises:
+            TransactionError: It has no slots.
+        """
     def abort(self, reason: Literal["aborted", "retracted"] = "aborted") -> None:
-        """Give it up. Its slots and pages are free once no copy uses them. Idempotent."""
+        """Give it up. Its slots and pages are free once no copy uses them. Idempotent.
+
+        Raises:
+            InputError: There is no such reason.
+        """
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -663,6 +714,9 @@ class AckWords:
 
     Args:
         streams: How many, 1 to 1,024.
+
+    Raises:
+        InputError: There are too few or too many.
     """
 
     def __new__(cls, streams: int) -> Self: ...
@@ -670,18 +724,31 @@ class AckWords:
     def streams(self) -> int:
         """How many streams there are."""
     def address(self, stream: int) -> int:
-        """Return the address of a word, for a device to write to. Valid while the object lives."""
+        """Return the address of a word, for a device to write to. Valid while the object lives.
+
+        Raises:
+            InputError: There is no such stream.
+        """
     def store(self, stream: int, sequence: int) -> None:
-        """Let a stream have reached `sequence`; one that it has passed changes nothing."""
+        """Let a stream have reached `sequence`; one that it has passed changes nothing.
+
+        Raises:
+            InputError: There is no such stream, or the sequence is not 0 to 2**63 - 1.
+        """
     def load(self, stream: int) -> int:
-        """Return what a stream has reached."""
+        """Return what a stream has reached.
+
+        Raises:
+            InputError: There is no such stream.
+        """
 
 @final
 class CommitLog:
     """The log in shared memory by which the rank processes of one host agree.
 
     Rank 0 makes it, the others join it by name and nonce, which they exchange at start. Each is
-    known to live by a lock on a file of its own. A context manager that closes on exit.
+    known to live by a lock on a file of its own. A context manager that closes on exit; once closed it
+    cannot be entered.
     """
 
     @staticmethod
@@ -690,7 +757,15 @@ class CommitLog:
     ) -> CommitLog:
         """Make the log, as rank 0.
 
+        Args:
+            name: Part of the names of its files.
+            nonce: 0 to 2**64 - 1; another one for each log of the name.
+            ranks: 1 to `MOST_RANKS`.
+            fingerprint: That of the caches (`CacheManager.fingerprint`).
+            directory: Where it is.
+
         Raises:
+            InputError: A number is out of range.
             LogError: It exists, or cannot be made there.
         """
     @staticmethod
@@ -708,6 +783,7 @@ class CommitLog:
         raises ends the wait.
 
         Raises:
+            InputError: A number is out of range; the timeout is 0 to 10**9 seconds.
             LogError: It is not there in `timeout` seconds, or made with other settings.
         """
     @property
@@ -717,10 +793,17 @@ class CommitLog:
         """Wait, as rank 0, until all ranks have joined, or a signal handler raises something.
 
         Raises:
+            InputError: The timeout is not 0 to 10**9 seconds.
             RankError: Some have not in `timeout` seconds.
+            LogError: The log was closed.
         """
     def set_patience(self, *, warning: float = 5.0, deadline: float = 300.0) -> None:
-        """Set the seconds of waiting for a rank after which a warning is logged and an error raised."""
+        """Set the seconds of waiting for a rank after which a warning is logged and an error raised.
+
+        Raises:
+            InputError: A time is not 0 to 10**9 seconds.
+            LogError: The log was closed.
+        """
     def close(self) -> None:
         """Leave. Whoever waits for this rank is told."""
     def __enter__(self) -> Self: ...
