@@ -16,6 +16,16 @@
 //! | `Committed` | the nodes of the tree, visibly | - |
 //! | `Gone` | free | - |
 //!
+//! Where what the next arrow waits for has come already, a step goes along several at once:
+//!
+//! | at once | when |
+//! |---|---|
+//! | `Reserved` to `Committed` | it is bound after its copies have landed |
+//! | `Reserved` to `Gone` | it is rolled back after they have landed, or the failure and the end come together |
+//! | `Pending` to `Gone` | the same, while it waits for its parent |
+//! | `Reserved` to `Quarantined` | the failure and the silence of a copy come together |
+//! | `Pending` to `Quarantined` | the same |
+//!
 //! The manager does what the [`Effects`] say. The same function is what the model checker explores.
 
 use crate::agreement::Ruling;

@@ -3,6 +3,8 @@
 //! [`machine`] is the life of one of them, alike on all ranks. `table` names them; `local` is what
 //! this rank knows of its own copies, which changes nothing before all ranks agree.
 
+#[cfg(test)]
+mod drawing;
 mod ending;
 mod local;
 pub mod machine;
