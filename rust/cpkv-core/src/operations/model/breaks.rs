@@ -196,6 +196,43 @@ fn one_rank_is_a_step_behind_with_its_entries() {
 }
 
 #[test]
+fn a_drain_is_applied_before_the_others_have_heard_of_it() {
+    let rules = Rules { at_once: |fact| (fact == Fact::Ended).then_some(Ruling::Drained), ..Rules::PRODUCT };
+    is_found(checks::AGREEMENT, 1, ONE_ABORT, rules);
+    is_found(checks::IN_FLIGHT, 1, ONE_ABORT, rules);
+}
+
+#[test]
+fn words_of_different_streams_are_compared() {
+    fn least(
+        local: &mut Local,
+        is_alive: bool,
+        is_running: bool,
+        acks: &[u64],
+        now: u64,
+        deadlines: Deadlines,
+    ) -> Option<Fact> {
+        let acks = [*acks[..2].iter().min()?; 2];
+        local.next_fact(is_alive, is_running, &acks, now, deadlines)
+    }
+    fn most(
+        local: &mut Local,
+        is_alive: bool,
+        is_running: bool,
+        acks: &[u64],
+        now: u64,
+        deadlines: Deadlines,
+    ) -> Option<Fact> {
+        let acks = [*acks[..2].iter().max()?; 2];
+        local.next_fact(is_alive, is_running, &acks, now, deadlines)
+    }
+    // A stream that a world has no copies on stays where it is.
+    let rules = Rules { next_fact: least, ..Rules::PRODUCT };
+    is_found_in(checks::CAUSE, Setup { rules, streams: 1, ..Setup::new(2, 1, Faults::NONE) });
+    is_found(checks::VISIBLE, 1, Faults::NONE, Rules { next_fact: most, ..Rules::PRODUCT });
+}
+
+#[test]
 fn generations_are_not_compared() {
     let rules = Rules { names_it: |named, it| named.index == it.index, ..Rules::PRODUCT };
     is_found(checks::CAUSE, 1, ONE_STRAY, rules);
@@ -218,6 +255,54 @@ fn a_commit_is_rolled_back_as_well() {
         (state, Effects { roll_back, ..effects })
     }
     is_found(checks::ONCE, 1, Faults::NONE, Rules { step: broken, ..Rules::PRODUCT });
+}
+
+#[test]
+fn what_has_drained_is_not_released() {
+    fn broken(state: State, event: Event) -> (State, Effects) {
+        let (state, effects) = step(state, event);
+        (state, Effects { release: effects.release && effects.roll_back.is_some(), ..effects })
+    }
+    let rules = Rules { step: broken, ..Rules::PRODUCT };
+    is_found(checks::CONSERVED, 1, ONE_ABORT, rules);
+    is_found(checks::LOCKS, 1, ONE_ABORT, rules);
+    is_found(checks::ENDS, 1, ONE_ABORT, rules);
+}
+
+#[test]
+fn what_is_released_is_released_again() {
+    fn broken(state: State, event: Event) -> (State, Effects) {
+        let (state, effects) = step(state, event);
+        match state.phase {
+            Phase::Gone(reason) if effects.roll_back.is_some() => {
+                (State { phase: Phase::Draining(reason), ..state }, effects)
+            }
+            _ => (state, effects),
+        }
+    }
+    let rules = Rules { step: broken, ..Rules::PRODUCT };
+    is_found(checks::CONSERVED, 1, ONE_ABORT, rules);
+    // It waits for its parent, and would be over otherwise.
+    is_found(checks::LOCKS, 2, ONE_ABORT, rules);
+}
+
+#[test]
+fn what_the_survivors_have_is_half_done() {
+    fn broken(state: State, event: Event) -> (State, Effects) {
+        let (state, effects) = step(state, event);
+        (state, Effects { roll_back: effects.roll_back.filter(|&reason| reason != Reason::CopyFailed), ..effects })
+    }
+    let faults = Faults { deaths: 1, failures: 1, together: 2, ..Faults::NONE };
+    is_found(checks::ENDS, 1, faults, Rules { step: broken, ..Rules::PRODUCT });
+}
+
+#[test]
+fn what_a_dead_rank_has_said_is_not_counted() {
+    fn broken(tally: &mut Tally, rank: u32, report: Report) -> Option<Verdict> {
+        if rank == 0 { tally.add(rank, report) } else { None }
+    }
+    let faults = Faults { deaths: 1, together: 1, ..Faults::NONE };
+    is_found(checks::ENDS, 1, faults, Rules { add: broken, ..Rules::PRODUCT });
 }
 
 #[test]

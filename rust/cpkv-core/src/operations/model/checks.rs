@@ -10,15 +10,30 @@ use super::world::World;
 use crate::agreement::Ruling;
 use crate::operations::machine::{Phase, Reason};
 
+/// I3, visibility: a host page can be found only if every copy of it has landed, target and draft, on all ranks.
 pub(super) const VISIBLE: &str = "what is committed has landed on all ranks";
+/// I3, visibility: that has to have been seen, and no clock stands for it.
 pub(super) const SILENCE: &str = "silence is no landing";
+/// I3, visibility: nothing is shown that the tree does not have.
 pub(super) const BOUND: &str = "what is committed is in the tree";
-pub(super) const IN_FLIGHT: &str = "no slot is let go under a copy";
-pub(super) const ONCE: &str = "a backup is committed or rolled back and released, and once";
+/// I3, visibility, for what hangs together: no page is shown before those in front of it.
 pub(super) const PARENT_FIRST: &str = "parents are committed first";
+/// I4, lifetime: neither slot nor page is used again while a copy of some rank writes or reads it.
+pub(super) const IN_FLIGHT: &str = "no slot is let go under a copy";
+/// I1 and I2, conservation of device pages and host slots: each effect is asked for once.
+pub(super) const ONCE: &str = "a backup is committed or rolled back and released, and once";
+/// I1 and I2, conservation: slots that are free, held and shown are all there are, and as many are held, and pages
+/// used by copies, as operations are open.
+pub(super) const CONSERVED: &str = "what is free and what is held is all there is";
+/// I7, balance of locks: an operation has its lock on the tree until it has ended, and not longer.
+pub(super) const LOCKS: &str = "there is a lock for each operation that is in the tree and open";
+/// I1, I2 and I7: nothing that comes late changes what was given back.
 pub(super) const OVER: &str = "what is over stays over";
+/// I10, agreement, and I4: a verdict is about the life of a name that it was made for.
 pub(super) const CAUSE: &str = "what has failed had a cause";
+/// I10, agreement: the same states and the same effects after the same steps.
 pub(super) const AGREEMENT: &str = "ranks that have done the same know the same";
+/// Nothing is left half done, nor waited for without end, also when a rank has died.
 pub(super) const ENDS: &str = "everything ends";
 
 /// The name of the one property under which the checker looks for all that happens sometimes: it
@@ -71,13 +86,15 @@ fn always() -> Vec<Property<Setup>> {
         Property::always(BOUND, |_, world: &World| world.broken != Some(Broken::Unbound)),
         Property::always(IN_FLIGHT, |_, world: &World| world.broken != Some(Broken::InFlight)),
         Property::always(ONCE, |_, world: &World| world.broken != Some(Broken::Twice)),
+        Property::always(CONSERVED, |setup: &Setup, world: &World| {
+            world.living().all(|rank| is_conserved(setup, rank))
+        }),
+        Property::always(LOCKS, |_, world: &World| world.living().all(are_locks_balanced)),
         Property::always(PARENT_FIRST, |_, world: &World| world.broken != Some(Broken::ParentLast)),
         Property::always(OVER, |_, world: &World| world.broken != Some(Broken::Undone)),
         Property::always(CAUSE, |_, world: &World| world.broken != Some(Broken::Causeless)),
         Property::always(AGREEMENT, |_, world: &World| ranks_agree(world)),
-        Property::always(ENDS, |setup: &Setup, world: &World| {
-            !is_terminal(setup, world) || has_ended_well(setup, world)
-        }),
+        Property::always(ENDS, |setup: &Setup, world: &World| !is_terminal(setup, world) || has_ended_well(world)),
     ]
 }
 
@@ -228,18 +245,56 @@ fn is_terminal(setup: &Setup, world: &World) -> bool {
     actions.is_empty()
 }
 
-fn has_ended_well(setup: &Setup, world: &World) -> bool {
-    if world.broken.is_some() || world.ranks.iter().any(|rank| rank.is_dead) {
-        return true;
+/// Whether the slots, and the pages that copies use, are as many as they should be on a rank.
+fn is_conserved(setup: &Setup, rank: &Rank) -> bool {
+    let ledger = &rank.ledger;
+    let (mut open, mut open_backups) = (0, 0);
+    for it in rank.backups.iter().filter(|it| it.state.is_open()) {
+        open += 1;
+        open_backups += i8::from(!it.is_restore);
     }
-    let backups = || world.ranks.iter().flat_map(|rank| &rank.backups);
-    let is_good = |it: &Backup| match it.state.phase {
-        Phase::Committed => it.done.committed && !it.done.rolled_back && !it.done.released,
-        Phase::Gone(_) => it.done.rolled_back && it.done.released && !it.done.committed,
-        Phase::Quarantined(_) => it.done.rolled_back && !it.done.released && !it.done.committed,
-        _ => false,
-    };
-    // A report that comes twice may be counted for good.
-    let open = world.ranks[0].backups.iter().filter(|it| it.state.is_open()).count();
-    backups().all(is_good) && (setup.faults.strays > 0 || world.tally.len() == open)
+    let slots = ledger.free_slots + ledger.held_slots + ledger.shown_slots;
+    let has_all = usize::try_from(slots) == Ok(setup.backups - setup.restores);
+    has_all && ledger.free_slots >= 0 && (ledger.held_slots, ledger.uses) == (open_backups, open)
+}
+
+fn are_locks_balanced(rank: &Rank) -> bool {
+    let in_tree = |it: &&Backup| it.state.is_open() && (it.state.is_alive() || it.done.bound);
+    usize::try_from(rank.ledger.locks) == Ok(rank.backups.iter().filter(in_tree).count())
+}
+
+/// Whether a terminal state is one to end in. Where a rank has died the others may be left with what they cannot
+/// agree on without it, whole and held, and with nothing else.
+fn has_ended_well(world: &World) -> bool {
+    // What is broken is found by the property that it breaks.
+    world.broken.is_some() || (is_tallied(world) && world.living().all(|rank| have_ended(world, rank)))
+}
+
+fn have_ended(world: &World, rank: &Rank) -> bool {
+    rank.backups.iter().enumerate().all(|(index, it)| {
+        let done = (it.done.committed, it.done.rolled_back, it.done.released);
+        match it.state.phase {
+            Phase::Committed => done == (true, false, false),
+            Phase::Gone(_) => done == (false, true, true),
+            Phase::Quarantined(_) => done == (false, true, false),
+            Phase::Draining(_) => done == (false, true, false) && lacks_a_rank(world, rank, index),
+            Phase::Reserved | Phase::Pending => done == <_>::default() && lacks_a_rank(world, rank, index),
+        }
+    })
+}
+
+/// Whether a rank has died that would have had to say more of a backup, or of one in front that it waits for.
+fn lacks_a_rank(world: &World, rank: &Rank, index: usize) -> bool {
+    let in_front = |&place: &usize| world.family[place].map(usize::from);
+    let mut open = std::iter::successors(Some(index), in_front).filter(|&place| rank.backups[place].state.is_open());
+    let is_missing = |place: usize| world.ranks.iter().any(|it| it.is_dead && !it.backups[place].local.has_ended());
+    world.ranks[0].is_dead || open.any(is_missing)
+}
+
+/// Whether rank 0 keeps count of exactly what is open, whatever was reported twice or of an earlier life.
+fn is_tallied(world: &World) -> bool {
+    let zero = &world.ranks[0];
+    // What has landed may still wait for what is in front of it.
+    let is_counted = |it: &&Backup| it.state.is_open() && !it.state.has_landed;
+    zero.is_dead || world.tally.len() == zero.backups.iter().filter(is_counted).count()
 }

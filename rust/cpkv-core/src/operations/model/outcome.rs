@@ -7,7 +7,7 @@ use super::Setup;
 use super::actions::TreeOperation;
 use super::rank::{Broken, Family, Rank};
 use crate::operations::Local;
-use crate::operations::machine::{Effects, Event, Reason};
+use crate::operations::machine::{Effects, Event, Phase, Reason};
 
 impl Rank {
     /// A tree operation, as `CacheManager` does it.
@@ -21,7 +21,10 @@ impl Rank {
             TreeOperation::Nothing => Ok(()),
             TreeOperation::Bind(index) => {
                 let index = usize::from(index);
-                self.backups[index].done.bound = true;
+                let backup = &mut self.backups[index];
+                backup.done.bound = true;
+                // What was rolled back is inserted all the same, and its copies read what is in the tree now.
+                self.ledger.locks += i8::from(backup.state.is_open() && !backup.state.is_alive());
                 self.advance(setup, family, index, Event::Bound)
             }
             TreeOperation::GiveUp(index, reason) => {
@@ -53,6 +56,7 @@ impl Rank {
                 continue;
             }
             let (state, effects) = (setup.rules.step)(before, event);
+            let was_bound = before.phase != Phase::Reserved;
             if !before.is_open() {
                 // The manager has forgotten it by then; the machine itself is to be right as well.
                 if (state, effects) != (before, Effects::default()) {
@@ -63,14 +67,20 @@ impl Rank {
             let is_failed_restore = self.backups[index].is_restore && effects.roll_back.is_some();
             let follows = if is_failed_restore { self.behind(family, index) } else { self.children(family, index) };
             self.backups[index].state = state;
-            if let Some(follow) = self.carry_out(family, index, effects)? {
+            if let Some(follow) = self.carry_out(family, index, was_bound, effects)? {
                 events.extend(follows.into_iter().map(|other| (other, follow)));
             }
         }
         Ok(())
     }
     /// Does what a step asks for. Returns what follows for those that wait.
-    fn carry_out(&mut self, family: &Family, index: usize, effects: Effects) -> Result<Option<Event>, Broken> {
+    fn carry_out(
+        &mut self,
+        family: &Family,
+        index: usize,
+        was_bound: bool,
+        effects: Effects,
+    ) -> Result<Option<Event>, Broken> {
         let mut follow = None;
         if (effects.commit || effects.release) && self.backups[index].is_flying() {
             return Err(Broken::InFlight);
@@ -79,8 +89,10 @@ impl Rank {
             return Err(Broken::ParentLast);
         }
         let is_resident = self.is_resident(family, index);
-        let backup = &mut self.backups[index];
+        let Self { backups, ledger, .. } = self;
+        let backup = &mut backups[index];
         let done = &mut backup.done;
+        let own_slot = i8::from(!backup.is_restore);
         if effects.commit {
             if !done.bound {
                 return Err(Broken::Unbound);
@@ -89,6 +101,10 @@ impl Rank {
                 return Err(Broken::Twice);
             }
             done.committed = true;
+            ledger.held_slots -= own_slot;
+            ledger.shown_slots += own_slot;
+            ledger.uses -= 1;
+            ledger.locks -= 1;
             follow = Some(Event::ParentSettled);
         }
         if let Some(reason) = effects.roll_back {
@@ -97,6 +113,8 @@ impl Rank {
             }
             done.rolled_back = true;
             done.was_resident = is_resident;
+            // Nothing in the tree is read by its copies.
+            ledger.locks -= i8::from(!was_bound);
             follow = Some(match (is_resident, reason) {
                 _ if backup.is_restore => Event::RolledBack(Reason::RestoreFailed),
                 (_, Reason::RestoreFailed) | (true, Reason::Flushed) => Event::RolledBack(reason),
@@ -110,6 +128,10 @@ impl Rank {
                 return Err(Broken::Twice);
             }
             done.released = true;
+            ledger.held_slots -= own_slot;
+            ledger.free_slots += own_slot;
+            ledger.uses -= 1;
+            ledger.locks -= i8::from(done.bound);
         }
         if !backup.state.is_open() {
             backup.local = Local::default();

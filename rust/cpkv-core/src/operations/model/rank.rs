@@ -24,7 +24,7 @@ pub(super) enum Broken {
     Silence,
     /// Committed before it was bound.
     Unbound,
-    /// Released or committed while a copy was under way on that rank.
+    /// Released or committed while a copy was under way on that rank, or released while one was on another.
     InFlight,
     /// Released, committed or rolled back twice, or both committed and rolled back.
     Twice,
@@ -62,6 +62,30 @@ pub(super) struct Done {
     pub(super) released: bool,
 }
 
+/// What a rank counts of what its operations hold, as the manager does: by what it does about them, and never
+/// by looking at their phases. A backup has one slot and reads one device page, a restore fills one and has no slot
+/// of its own; either holds one lock on the tree.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Ledger {
+    pub(super) free_slots: i8,
+    /// Slots that a copy may write, of what is alive or not known to have ended.
+    pub(super) held_slots: i8,
+    /// Slots that the tree shows.
+    pub(super) shown_slots: i8,
+    /// Copies that use device pages.
+    pub(super) uses: i8,
+    pub(super) locks: i8,
+}
+
+impl Ledger {
+    /// All operations are open.
+    fn new(operations: usize, restores: usize) -> Self {
+        let count = |number| i8::try_from(number).expect("a few");
+        let (uses, locks) = (count(operations), count(operations));
+        Self { free_slots: 0, held_slots: count(operations - restores), shown_slots: 0, uses, locks }
+    }
+}
+
 /// One backup on one rank.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Backup {
@@ -89,6 +113,7 @@ pub(super) struct Rank {
     /// to land.
     pub(super) acks: [u64; 2 * STREAMS],
     pub(super) backups: SmallVec<[Backup; 3]>,
+    pub(super) ledger: Ledger,
     /// Reports that rank 0 has not read.
     pub(super) published: SmallVec<[Report; 2]>,
     /// An entry that a broken rank applies with the next tick.
@@ -143,6 +168,7 @@ impl Rank {
             submitted: 0,
             acks: [0; 2 * STREAMS],
             backups: family.iter().enumerate().map(backup).collect(),
+            ledger: Ledger::new(family.len(), restores),
             published: SmallVec::new(),
             put_off: Vec::new(),
         }
@@ -170,11 +196,15 @@ impl Rank {
     }
 
     /// Publishes what there is to report.
-    pub(super) fn report(&mut self, setup: &Setup) {
-        for (index, backup) in self.backups.iter_mut().enumerate() {
-            let facts = backup.facts(&setup.rules, &self.acks, self.now_ns);
-            self.published.extend(facts.into_iter().map(|fact| Report { operation: id(index), fact }));
+    pub(super) fn report(&mut self, setup: &Setup, family: &Family) -> Result<(), Broken> {
+        for index in 0..self.backups.len() {
+            let facts = self.backups[index].facts(&setup.rules, &self.acks, self.now_ns);
+            self.published.extend(facts.iter().map(|&fact| Report { operation: id(index), fact }));
+            for ruling in facts.into_iter().filter_map(setup.rules.at_once) {
+                self.advance(setup, family, index, Event::Ruled(ruling))?;
+            }
         }
+        Ok(())
     }
 
     pub(super) fn apply(&mut self, setup: &Setup, family: &Family, entry: &[Verdict]) -> Result<(), Broken> {

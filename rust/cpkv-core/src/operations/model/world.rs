@@ -166,7 +166,7 @@ impl World {
             std::mem::swap(&mut entry, &mut it.put_off);
         }
         it.apply(setup, family, &entry)?;
-        it.report(setup);
+        it.report(setup, family)?;
         if rank == 0 {
             let mut entry = Vec::new();
             for (number, rank) in (0..).zip(ranks.iter_mut()) {
@@ -212,6 +212,10 @@ impl World {
                     if !acks.all(|&ack| ack > index as u64) {
                         return Err(Broken::Silence);
                     }
+                }
+                // The slot has the same name on all ranks, and their copies write into it.
+                Phase::Gone(_) if self.ranks.iter().any(|rank| rank.backups[index].is_flying()) => {
+                    return Err(Broken::InFlight);
                 }
                 Phase::Draining(Reason::CopyFailed)
                 | Phase::Quarantined(Reason::CopyFailed)
