@@ -44,7 +44,7 @@ fn every_ending_is_reached() {
     let mut runner = TestRunner::deterministic();
     let strategy = (setups(), prop::collection::vec(actions(), 100..200));
     let mut total = Seen::default();
-    for _ in 0..400 {
+    for _ in 0..600 {
         let (setup, actions) = strategy.new_tree(&mut runner).unwrap().current();
         total.add(&run(&setup, &actions));
     }
@@ -67,6 +67,7 @@ fn every_ending_is_reached() {
         ("waits for a restore", 100),
         ("lost leases", 15),
         ("nodes that were cut off", 500),
+        ("hits that were shortened", 50),
     ];
     for (what, floor) in floors {
         assert!(total.count(what) >= floor, "{what}: {total:?}");

@@ -24,6 +24,18 @@ pub(crate) enum Action {
         /// Items of what is restored that are submitted at once.
         loads: usize,
     },
+    /// A prompt is looked up, to be started some time later.
+    Find {
+        prompt: Vec<i64>,
+        namespace: u8,
+    },
+    /// The request of a prompt that was looked up, with what was found then.
+    StartFound {
+        found: Index,
+        priority: i32,
+        reserves: bool,
+        loads: usize,
+    },
     Go {
         request: Index,
         step: Step,
@@ -117,6 +129,10 @@ pub(crate) fn actions() -> impl Strategy<Value = Action> {
     prop_oneof![
         10 => (prompt(), namespace(), -1i32..2, prop::bool::weighted(0.9), 0..=ITEMS).prop_map(
             |(prompt, namespace, priority, reserves, loads)| Action::Start { prompt, namespace, priority, reserves, loads }
+        ),
+        4 => (prompt(), namespace()).prop_map(|(prompt, namespace)| Action::Find { prompt, namespace }),
+        4 => (index(), -1i32..2, prop::bool::weighted(0.9), 0..=ITEMS).prop_map(
+            |(found, priority, reserves, loads)| Action::StartFound { found, priority, reserves, loads }
         ),
         41 => (index(), steps()).prop_map(|(request, step)| Action::Go { request, step }),
         5 => (prompt(), namespace()).prop_map(|(prompt, namespace)| Action::Serve { prompt, namespace }),

@@ -12,7 +12,7 @@ use cpkv_core::{CacheManager, Lane, OperationId, PageId, Placement, PoolOwner, T
 
 use crate::engine::Engine;
 use inputs::{Action, NAMESPACES, Setup, Step, namespace};
-use requests::Request;
+use requests::{Found, Request};
 
 pub(crate) struct World {
     setup: Setup,
@@ -27,6 +27,8 @@ pub(crate) struct World {
     /// The time on each rank.
     now_ns: Vec<u64>,
     requests: Vec<Request>,
+    /// Prompts that were looked up and not started yet.
+    found: Vec<Found>,
     /// Free pages of an external pool.
     free: Vec<i64>,
     /// What a router knows that is told of every event: the pages on the device, and on the host.
@@ -84,6 +86,7 @@ impl World {
             step: 0,
             now_ns: vec![0; setup.ranks as usize],
             requests: Vec::new(),
+            found: Vec::new(),
             free: (0..setup.config.device_pages).collect(),
             router: Default::default(),
             started: HashSet::new(),
@@ -149,6 +152,19 @@ impl World {
                 if self.start(prompt, *namespace, *priority, *reserves) {
                     let request = self.requests.len() - 1;
                     (0..*loads).for_each(|_| self.load(request, false));
+                }
+            }
+            Action::Find { prompt, namespace } => {
+                let found = self.find(prompt, *namespace);
+                self.found.push(found);
+            }
+            Action::StartFound { found, priority, reserves, loads } => {
+                if !self.found.is_empty() {
+                    let found = self.found.swap_remove(found.index(self.found.len()));
+                    if self.start_found(found, *priority, *reserves) {
+                        let request = self.requests.len() - 1;
+                        (0..*loads).for_each(|_| self.load(request, false));
+                    }
                 }
             }
             Action::Go { request, step } => {

@@ -2,7 +2,7 @@
 //! at once or in parts, and it may go on from there.
 
 use cpkv_core::machine::Reason;
-use cpkv_core::{Error, Lease, OperationId, Pages, Prefill, Reserved, Tokens};
+use cpkv_core::{Error, Hit, Lease, OperationId, Pages, Prefill, Reserved, Tokens};
 
 use super::inputs::namespace;
 use super::{World, raw, same};
@@ -34,15 +34,43 @@ pub(super) struct Request {
     items: usize,
 }
 
+/// What the ranks had of a prompt.
+pub(super) struct Found {
+    space: u8,
+    prompt: Vec<i64>,
+    /// One on each rank.
+    hits: Vec<Hit>,
+}
+
 impl World {
+    /// What the ranks have of a prompt now.
+    pub(super) fn find(&self, prompt: &[i64], space: u8) -> Found {
+        let limit = Some(Tokens(prompt.len().saturating_sub(1)));
+        let find = |cache: &cpkv_core::CacheManager| cache.match_prefix(prompt, &namespace(space), limit);
+        Found { space, prompt: prompt.to_vec(), hits: self.caches.iter().map(find).collect() }
+    }
+
     /// False if there was no room for it.
     pub(super) fn start(&mut self, prompt: &[i64], space: u8, priority: i32, reserves: bool) -> bool {
-        let limit = Some(Tokens(prompt.len().saturating_sub(1)));
-        let lock = |cache: &mut cpkv_core::CacheManager| {
-            let hit = cache.match_prefix(prompt, &namespace(space), limit);
-            cache.lock(&hit, priority)
-        };
-        let mut leases: Vec<Lease> = self.caches.iter_mut().map(lock).collect();
+        let found = self.find(prompt, space);
+        let pages = found.hits[0].pages();
+        let requests = self.requests.len();
+        let is_started = self.start_found(found, priority, reserves);
+        // Nothing has happened in between.
+        assert!(!is_started || self.requests[requests].first == pages.index());
+        is_started
+    }
+
+    /// The same with what was found some time ago, as far as it is still there.
+    pub(super) fn start_found(&mut self, found: Found, priority: i32, reserves: bool) -> bool {
+        let Found { space, prompt, hits } = found;
+        let prompt = prompt.as_slice();
+        let mut leases: Vec<Lease> =
+            self.caches.iter_mut().zip(&hits).map(|(cache, hit)| cache.lock(hit, priority)).collect();
+        assert!(leases[0].pages() <= hits[0].pages());
+        if leases[0].pages() < hits[0].pages() {
+            self.seen.note("hits that were shortened", 1);
+        }
         let slots: Vec<u32> = self.caches[0].leased_slots(&leases[0]).unwrap().iter().map(|slot| slot.raw()).collect();
         let (held, on_device) = (leases[0].pages().index(), leases[0].device_pages().index());
         // What the host holds for this prompt is what the forward once wrote.
