@@ -127,8 +127,10 @@ ci: lint test ## Everything that a change has to pass
 PROVE_SEEDS := $(shell seq 20)
 PROVE_RANDOM := tests/property/test_backups.py tests/property/test_bytes.py
 
-# Four ranks as threads, as processes, and with one of them killed: 200 runs of 300 steps of each kind, 300 deaths.
-PROVE_REPLICA_STEPS := 60000
+# Four ranks as threads, as processes, and with one of them killed: 200 runs of 300 steps of each kind, 300 deaths;
+# and a soak of 6,000 rounds.
+PROVE_RUNS := tests/integration/test_replicas.py tests/property/test_draft_stamps.py
+PROVE_RUN_STEPS := 60000
 
 .PHONY: prove
 prove: build $(VENV)/.dev-installed ## Millions of random steps, and the whole model check of backups (two hours or so)
@@ -137,7 +139,7 @@ prove: build $(VENV)/.dev-installed ## Millions of random steps, and the whole m
 	for seed in $(PROVE_SEEDS); do \
 	  CPKV_PROVE_STEPS=50000 $(BIN)/pytest -q --timeout=0 --hypothesis-seed=$$seed $(PROVE_RANDOM) || exit 1; \
 	done
-	CPKV_PROVE_STEPS=$(PROVE_REPLICA_STEPS) $(BIN)/pytest -q tests/integration/test_replicas.py
+	CPKV_PROVE_STEPS=$(PROVE_RUN_STEPS) $(BIN)/pytest -q $(PROVE_RUNS)
 	$(IN_LOOM) cargo test --locked --release
 	cargo test --locked --release --package cpkv-core --lib operations::model -- --include-ignored --nocapture --test-threads=1
 
