@@ -1,7 +1,7 @@
 """Random lives of transactions through the Python API, with an engine that moves real bytes.
 
-After every step the cache is whole, and every page that it says it has, on the device and on the
-host, holds what the forward wrote.
+After every step the cache is whole, every page that it says it has, on the device and on the host, holds what
+the forward wrote, and a router that is told of every event knows exactly what is where.
 """
 
 import os
@@ -9,10 +9,13 @@ import os
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 import cpkv
 from manual_engine import LAYERS, STREAMS, TARGET_LAYERS, ManualEngine, contents, visible
+
+RUNS = st.lists(st.tuples(st.sampled_from([7, 8, -(2**40)]), st.integers(1, 5)), min_size=1, max_size=3)
+"""A prompt: tokens, and how often each comes."""
 
 
 class Request:
@@ -34,17 +37,24 @@ class Backups(RuleBasedStateMachine):
     """One rank: a cache, an engine and requests at any point of their life."""
 
     requests = Bundle("requests")
+    hits = Bundle("hits")
 
     @initialize(
-        page_size=st.sampled_from([1, 2]),
+        page_size=st.sampled_from([1, 2, 4]),
         key=st.sampled_from(["token", "pair"]),
         lanes=st.sampled_from([1, 2]),
         device_pages=st.integers(6, 14),
         host_slots=st.integers(2, 14),
+        device_pool=st.sampled_from(["owned", "external"]),
+        policy=st.sampled_from(cpkv.POLICIES),
+        writes=st.sampled_from([("through", 0), ("through", 0), ("through", 4), ("selective", 0), ("back", 5)]),
     )
-    def make(self, page_size, key, lanes, device_pages, host_slots):
+    def make(self, page_size, key, lanes, device_pages, host_slots, device_pool, policy, writes):
         self.key = key
         self.lanes = lanes
+        # The free pages of an engine that has the pool.
+        self.free_pages = set(range(device_pages * lanes)) if device_pool == "external" else None
+        write, clean_pages = writes
         self.cache = cpkv.CacheManager(
             page_size=page_size,
             key=key,
@@ -54,7 +64,14 @@ class Backups(RuleBasedStateMachine):
             segment_pages=1,
             copies="tracked",
             draft=True,
+            device_pool=device_pool,
+            policy=policy,
+            write=write,
+            clean_pages=clean_pages,
+            events=True,
         )
+        self.router = {"device": set(), "host": set()}
+        self.roots = set()
         self.engine = ManualEngine(device_pages * lanes, host_slots * lanes)
         self.step = 0
         self.alive = []
@@ -62,29 +79,78 @@ class Backups(RuleBasedStateMachine):
     def content(self, tokens, page):
         return contents(tokens, page, page_size=self.cache.page_size, key=self.key)
 
+    def came_free(self, pages):
+        """Nobody relies on what has come free, and an engine may use its own pages again."""
+        self.engine.scribble(pages)
+        if self.free_pages is not None:
+            assert self.free_pages.isdisjoint(pages)
+            self.free_pages.update(pages)
+
+    def free(self, pages):
+        self.came_free(list(self.cache.free(pages)))
+
+    def take(self, lanes):
+        """A page in each of these lanes, evicting for them; `None` if there is no room."""
+        if self.free_pages is None:
+            if self.cache.evict_for(lanes=lanes) is None:
+                return None
+            pages = list(self.cache.allocate(lanes=lanes))
+        else:
+            pages = []
+            for lane in lanes:
+                if not any(page % self.lanes == lane for page in self.free_pages):
+                    self.came_free(list(self.cache.evict(lane, 1)))
+                page = min((page for page in self.free_pages if page % self.lanes == lane), default=None)
+                if page is None:
+                    self.free_pages.update(pages)
+                    return None
+                self.free_pages.remove(page)
+                pages.append(page)
+        self.engine.scribble(pages)
+        return pages
+
+    @rule(target=hits, runs=RUNS)
+    def find(self, runs):
+        """Look a prompt up that is started later, if at all."""
+        tokens = [token for token, count in runs for _ in range(count)]
+        return tokens, self.cache.match(tokens, limit=len(tokens) - 1)
+
     @rule(
         target=requests,
-        runs=st.lists(st.tuples(st.sampled_from([7, 8, -(2**40)]), st.integers(1, 5)), min_size=1, max_size=3),
+        runs=RUNS,
         reserves=st.sampled_from([True, True, True, False]),
         part_pages=st.sampled_from([None, 1, 2]),
+        priority=st.integers(-1, 1),
     )
-    def start(self, runs, reserves, part_pages):
-        tokens = [token for token, count in runs for _ in range(count)]
-        lease = self.cache.lock(self.cache.match(tokens, limit=len(tokens) - 1))
+    def start(self, runs, reserves, part_pages, priority):
+        found = self.find(runs)
+        return self.start_found(found, reserves, part_pages, priority)
+
+    @rule(
+        target=requests,
+        found=consumes(hits),
+        reserves=st.sampled_from([True, True, True, False]),
+        part_pages=st.sampled_from([None, 1, 2]),
+        priority=st.integers(-1, 1),
+    )
+    def start_found(self, found, reserves, part_pages, priority):
+        """Start what was looked up, now or some time ago: as much of it is held as is left."""
+        tokens, hit = found
+        lease = self.cache.lock(hit, priority=priority)
+        assert lease.pages <= hit.pages
         whole = max(0, len(tokens) - int(self.key == "pair")) // self.cache.page_size
         held, on_device = lease.pages, lease.device_pages
         slots = list(lease.host_slots())
         for page, slot in zip(range(on_device, held), slots, strict=True):
             assert self.engine.host_content(slot) == self.content(tokens, page)
         placed = [slot % self.lanes for slot in slots] + [page % self.lanes for page in range(held, whole)]
-        if self.cache.evict_for(lanes=placed) is None:
+        pages = self.take(placed)
+        if pages is None:
             lease.release()
             return multiple()
-        pages = list(self.cache.allocate(lanes=placed))
-        self.engine.scribble(pages)
         restored, new = pages[: len(slots)], pages[len(slots) :]
         answer = self.cache.restore(lease, restored, part_pages=part_pages)
-        self.cache.free(answer.duplicates)
+        self.free(answer.duplicates)
         transaction = None
         if reserves:
             (transaction,) = self.cache.reserve([(tokens, new, lease)])
@@ -167,8 +233,8 @@ class Backups(RuleBasedStateMachine):
         if count < len(request.pages):
             end = min(end, (request.first + count) * self.cache.page_size + int(self.key == "pair"))
         inserted = self.cache.insert(request.tokens[:end], request.pages[:count], request.lease, request.transaction)
-        self.cache.free(inserted.duplicates)
-        self.cache.free(request.pages[count:])
+        self.free(inserted.duplicates)
+        self.free(request.pages[count:])
         request.pages = []
         request.stage = "inserted"
 
@@ -181,7 +247,7 @@ class Backups(RuleBasedStateMachine):
         if request.loaded < LAYERS:
             for restore in request.restores:
                 restore.abort()
-        self.cache.free(request.pages)
+        self.free(request.pages)
         request.lease.release()
         request.stage = "released"
         self.alive.remove(request)
@@ -199,6 +265,7 @@ class Backups(RuleBasedStateMachine):
     def tick(self):
         report = self.cache.tick(self.step, self.engine.acks)
         self.step += 1
+        self.came_free(list(report.freed_pages))
         for late in report.started:
             if late.status == "pending":
                 for layer in range(LAYERS):
@@ -213,7 +280,7 @@ class Backups(RuleBasedStateMachine):
         """Whole requests, each with nothing in between but what it restores."""
         for prompt in prompts:
             started = len(self.alive)
-            self.start(runs=[(token, 1) for token in prompt], reserves=True, part_pages=part_pages)
+            self.start(runs=[(token, 1) for token in prompt], reserves=True, part_pages=part_pages, priority=0)
             if len(self.alive) == started:
                 continue
             request = self.alive[-1]
@@ -233,12 +300,12 @@ class Backups(RuleBasedStateMachine):
 
     @rule(lane=st.integers(0, 1), count=st.integers(0, 12))
     def evict(self, lane, count):
-        self.engine.scribble(self.cache.evict(lane % self.lanes, count))
+        self.came_free(list(self.cache.evict(lane % self.lanes, count)))
 
     @rule(often=st.integers(0, 5))
     def flush(self, often):
         if often == 0:
-            self.cache.flush()
+            self.came_free(list(self.cache.flush()))
             assert self.cache.match([7] * 40).pages == 0
 
     @invariant()
@@ -253,6 +320,43 @@ class Backups(RuleBasedStateMachine):
             if slot is not None:
                 assert self.engine.host_content(slot) == expected
 
+    @invariant()
+    def a_router_knows_what_is_where(self):
+        if not hasattr(self, "cache"):
+            return
+        for event in self.cache.take_events():
+            if event.kind == "cleared":
+                self.router = {"device": set(), "host": set()}
+                continue
+            known = self.router[event.medium]
+            pages = set(event.page_hashes)
+            assert len(pages) == len(event.page_hashes)
+            if event.kind == "stored":
+                if event.parent_hash not in self.router["device"] | self.router["host"]:
+                    self.roots.add(event.parent_hash)
+                    assert len(self.roots) == 1, "stored before its parent"
+                assert len(event.token_ids) == len(pages) * self.cache.page_size
+                assert known.isdisjoint(pages)
+                known |= pages
+            else:
+                assert known >= pages
+                known -= pages
+        assert self.router == self.cached()
+
+    def cached(self):
+        """The names of the pages that can be found in each tier."""
+        cached = {"device": set(), "host": set()}
+        prefixes, lost = {}, set()
+        for node in self.cache.dump()["nodes"]:
+            tokens = prefixes[node["index"]] = prefixes.get(node["parent"], []) + node["token_ids"]
+            if node["parent"] in lost or node["cut_off"] or node["flushed"]:
+                lost.add(node["index"])
+                continue
+            names = self.cache.page_hashes(tokens if node["successor"] is None else [*tokens, node["successor"]])
+            for medium, places in (("device", node["device_pages"]), ("host", node["host_slots"])):
+                cached[medium].update(names[len(names) - len(places) :])
+        return cached
+
     def teardown(self):
         if not hasattr(self, "cache"):
             return
@@ -262,9 +366,11 @@ class Backups(RuleBasedStateMachine):
             self.engine.land_all()
             self.tick()
         assert not self.cache.has_work()
-        self.cache.flush()
+        self.came_free(list(self.cache.flush()))
         stats = self.cache.stats()
-        assert (stats.device_free_pages, stats.pages) == (stats.device_capacity_pages, 0)
+        assert stats.pages == 0
+        free = stats.device_free_pages if self.free_pages is None else len(self.free_pages)
+        assert free == self.cache.device_pages
         assert stats.host_cached_slots == stats.host_reserved_slots == stats.host_draining_slots == 0
 
 
