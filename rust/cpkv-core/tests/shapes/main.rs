@@ -8,11 +8,13 @@ mod engine;
 #[path = "../lab/mod.rs"]
 mod lab;
 
+mod aborted;
 mod accounting;
 mod chunks;
 mod decode;
 mod deep_trees;
 mod fronts;
+mod idle;
 mod keys;
 mod locks;
 mod many_at_once;
