@@ -841,3 +841,78 @@ fn a_refused_restore_changes_nothing() {
         lab.check();
     }
 }
+
+// --- A part that fails, and another request that shares the rest ---
+
+/// When the other request comes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Sharer {
+    /// Before anything is submitted.
+    Early,
+    /// After what lands in front of the failure has, and before the failure.
+    Between,
+    /// After the copy has failed on this rank, and before the ranks agree on it.
+    Late,
+}
+
+#[test]
+fn the_pages_of_a_part_that_fails_are_freed_once_and_a_sharer_goes_on_with_what_has_landed() {
+    const PARTS: u32 = 4;
+    const PART: u32 = 3;
+    let owners = [PoolOwner::Cpkv, PoolOwner::Engine];
+    for shape in shapes().into_iter().flat_map(|shape| owners.map(|owner| Shape { owner, ..shape })) {
+        for position in 0..PARTS {
+            for sharer in [Sharer::Early, Sharer::Between, Sharer::Late] {
+                let (mut lab, tokens) = with_host_pages(shape, 16, 16, PARTS * PART);
+                let free = |lab: &Lab| {
+                    let own = lab.cache.stats().device_free_pages;
+                    lab.free.as_ref().map_or(own, |free| u32::try_from(free.len()).unwrap())
+                };
+                let before = free(&lab);
+                let mut first = lab.lock(&tokens);
+                let restores = lab.restore(&mut first, Some(PART));
+                assert_eq!(restores.len(), PARTS as usize);
+                let (kept, failing) = restores.split_at(position as usize);
+                let mut second = (sharer == Sharer::Early).then(|| lab.lock(&tokens));
+                lab.load_all(kept, false);
+                lab.land();
+                assert_eq!(lab.tick().restored, kept);
+                if sharer == Sharer::Between {
+                    second = Some(lab.lock(&tokens));
+                }
+                // One of the copies of the part fails, those behind it land.
+                lab.load_all(&failing[..1], true);
+                lab.load_all(&failing[1..], false);
+                lab.land();
+                if sharer == Sharer::Late {
+                    second = Some(lab.lock(&tokens));
+                }
+                let second = second.unwrap();
+                assert_eq!(second.pages().0, PARTS * PART);
+                lab.tick();
+                let landed = position * PART;
+                assert!(is_lost(&lab, &first) && is_lost(&lab, &second), "{shape:?} {position} {sharer:?}");
+                assert_eq!(lab.found(&tokens), (landed, PARTS * PART - landed));
+                // Each lease keeps what it may still read; the last one that goes frees what has failed.
+                lab.cache.release(first);
+                assert_eq!(free(&lab), before - PARTS * PART, "a lost lease still reads them");
+                lab.cache.release(second);
+                lab.drain();
+                assert_eq!(free(&lab), before - landed, "each of the pages that failed, and once");
+                // The other request begins again with what has landed, and has the rest restored.
+                let mut again = lab.lock(&tokens);
+                assert_eq!((again.device_pages().0, again.host_pages().0), (landed, PARTS * PART - landed));
+                let restores = lab.restore(&mut again, None);
+                lab.load_all(&restores, false);
+                lab.land();
+                lab.tick();
+                assert!(lab.can_read(&again, &tokens, ITEMS - 1));
+                assert_eq!(free(&lab), before - PARTS * PART);
+                lab.cache.release(again);
+                lab.evict_all();
+                lab.drain();
+                assert_eq!(free(&lab), before);
+            }
+        }
+    }
+}
