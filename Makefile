@@ -127,10 +127,10 @@ ci: lint test ## Everything that a change has to pass
 PROVE_SEEDS := $(shell seq 20)
 PROVE_RANDOM := tests/property/test_backups.py tests/property/test_bytes.py
 
-# Four ranks as threads, as processes, and with one of them killed: 200 runs of 300 steps of each kind, 300 deaths;
-# and a soak of 6,000 rounds.
+# Four ranks as threads, as processes, and with one of them killed: 100 runs of 300 steps of each kind, 150 deaths;
+# and a soak of 3,000 rounds.
 PROVE_RUNS := tests/integration/test_replicas.py tests/property/test_draft_stamps.py
-PROVE_RUN_STEPS := 60000
+PROVE_RUN_STEPS := 30000
 
 .PHONY: prove
 prove: build $(VENV)/.dev-installed ## Millions of random steps, and the whole model check of backups (two hours or so)
