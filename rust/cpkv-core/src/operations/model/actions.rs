@@ -99,7 +99,9 @@ impl Setup {
         if world.faults.has(|faults| &mut faults.strays) {
             let said = it.backups.iter().enumerate().filter(|(_, backup)| backup.said.is_some());
             actions.extend(said.map(|(index, _)| Action::Repeat { rank, backup: small(index) }));
-            actions.extend((0..self.backups).map(|index| Action::Stale { rank, backup: small(index) }));
+            // An earlier life is known to have been, and to be over, once there is a later one.
+            let named = (0..self.backups).filter(|&index| !it.backups[index].is_dormant());
+            actions.extend(named.map(|index| Action::Stale { rank, backup: small(index) }));
         }
     }
 
@@ -121,14 +123,14 @@ impl Setup {
             if phase == Phase::Reserved {
                 push(TreeOperation::Bind(index));
             }
-            if world.faults.give_ups > 0 && backup.state.is_alive() {
+            if world.faults.give_ups > 0 && backup.is_alive() {
                 let reasons = reasons(phase, usize::from(index));
                 for &reason in reasons {
                     push(TreeOperation::GiveUp(index, reason));
                 }
             }
         }
-        if world.faults.flushes > 0 && it.backups.iter().any(|backup| backup.state.is_alive() && !backup.is_restore) {
+        if world.faults.flushes > 0 && it.backups.iter().any(|backup| backup.is_alive() && !backup.is_restore) {
             actions.push(Action::Tick { rank, operation: TreeOperation::Flush });
         }
     }
@@ -156,6 +158,8 @@ impl Model for Setup {
         for index in 0..self.backups {
             let longer = |family: &Family| {
                 let parents: Vec<Option<u8>> = match self.parents {
+                    // It takes the place of another.
+                    _ if self.has_room && index + 1 == self.backups => vec![None],
                     Parents::Any => std::iter::once(None).chain((0..small(index)).map(Some)).collect(),
                     Parents::Chain => vec![small(index).checked_sub(1)],
                 };

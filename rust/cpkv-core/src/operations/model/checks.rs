@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use smallvec::SmallVec;
 use stateright::{Model, Property};
 
 use super::Setup;
@@ -49,8 +50,11 @@ pub(super) struct Sometimes {
 impl Setup {
     /// The bit of each of [`SOMETIMES`] that is not among `lacks`.
     pub(super) fn wanted(&self) -> u32 {
-        let is_wanted =
-            |it: &Sometimes| !self.lacks.contains(&it.name) && (self.restores > 0 || !it.name.contains("restore"));
+        let is_wanted = |it: &Sometimes| {
+            let is_possible = |what: &str, is: bool| is || !it.name.contains(what);
+            let is_here = is_possible("restore", self.restores > 0) && is_possible("donor", self.has_room);
+            is_here && !self.lacks.contains(&it.name)
+        };
         let bits = SOMETIMES.iter().enumerate().filter(|(_, it)| is_wanted(it));
         bits.map(|(bit, _)| 1 << bit).sum()
     }
@@ -99,7 +103,7 @@ fn always() -> Vec<Property<Setup>> {
 }
 
 /// All that is to be met, each in some world; what has a restore in its name, where there are restores.
-pub(super) const SOMETIMES: [Sometimes; 28] = [
+pub(super) const SOMETIMES: [Sometimes; 30] = [
     Sometimes { name: "reserved", condition: |_, world| any(world, |_, it| it.state.phase == Phase::Reserved) },
     Sometimes { name: "pending", condition: |_, world| any(world, |_, it| it.state.phase == Phase::Pending) },
     Sometimes { name: "committed", condition: |_, world| any(world, |_, it| it.state.phase == Phase::Committed) },
@@ -149,7 +153,7 @@ pub(super) const SOMETIMES: [Sometimes; 28] = [
     Sometimes {
         name: "rolled back with a copy not yet submitted",
         condition: |_, world| {
-            any(world, |_, it| it.done.rolled_back && it.state.is_open() && it.copies == <[_; 2]>::default())
+            any(world, |_, it| it.done.rolled_back && it.is_open() && it.copies == <[_; 2]>::default())
         },
     },
     Sometimes {
@@ -158,12 +162,24 @@ pub(super) const SOMETIMES: [Sometimes; 28] = [
             let copied = |it: &Backup| it.copies.contains(&Copied::Landed) && !it.is_flying();
             world.living().any(|rank| {
                 let (mut restores, mut backups) = (false, false);
-                for it in rank.backups.iter().filter(|it| it.state.is_alive() && copied(it)) {
+                for it in rank.backups.iter().filter(|it| it.is_alive() && copied(it)) {
                     restores |= it.is_restore;
                     backups |= !it.is_restore;
                 }
                 restores && backups
             })
+        },
+    },
+    Sometimes {
+        name: "late for a lost donor, and committed",
+        condition: |_, world| any(world, |_, it| it.is_late && it.done.committed),
+    },
+    Sometimes {
+        name: "late for a lost donor, which something waits for",
+        condition: |_, world| {
+            let is_waiting = |it: &Backup| it.is_alive() && it.state.waits_for_parent && it.state.has_landed;
+            let is_late = |it: &Backup| it.is_late && it.is_alive();
+            world.living().any(|rank| rank.backups.iter().any(is_late) && rank.backups.iter().any(is_waiting))
         },
     },
     Sometimes { name: "behind a failed restore", condition: |_, world| is_met(world, Reason::RestoreFailed) },
@@ -172,7 +188,7 @@ pub(super) const SOMETIMES: [Sometimes; 28] = [
         condition: |_, world| {
             world.living().any(|rank| {
                 let is_over = rank.backups.iter().any(|it| it.is_restore && it.done.committed);
-                is_over && rank.backups.iter().any(|it| !it.is_restore && it.state.is_alive())
+                is_over && rank.backups.iter().any(|it| !it.is_restore && it.is_alive())
             })
         },
     },
@@ -226,7 +242,12 @@ fn is_coming(world: &World, ruling: Ruling, condition: fn(&Backup) -> bool) -> b
 fn ranks_agree(world: &World) -> bool {
     let mut living = world.living();
     while let Some(a) = living.next() {
-        let same = |b: &Rank| a.backups.iter().zip(&b.backups).all(|(a, b)| a.state == b.state && a.done == b.done);
+        let same = |b: &Rank| {
+            a.backups
+                .iter()
+                .zip(&b.backups)
+                .all(|(a, b)| (a.state, a.done, a.makes_up_for) == (b.state, b.done, b.makes_up_for))
+        };
         if living.clone().any(|b| a.steps == b.steps && !same(b)) {
             return false;
         }
@@ -249,7 +270,7 @@ fn is_terminal(setup: &Setup, world: &World) -> bool {
 fn is_conserved(setup: &Setup, rank: &Rank) -> bool {
     let ledger = &rank.ledger;
     let (mut open, mut open_backups) = (0, 0);
-    for it in rank.backups.iter().filter(|it| it.state.is_open()) {
+    for it in rank.backups.iter().filter(|it| it.is_open()) {
         open += 1;
         open_backups += i8::from(!it.is_restore);
     }
@@ -259,7 +280,7 @@ fn is_conserved(setup: &Setup, rank: &Rank) -> bool {
 }
 
 fn are_locks_balanced(rank: &Rank) -> bool {
-    let in_tree = |it: &&Backup| it.state.is_open() && (it.state.is_alive() || it.done.bound);
+    let in_tree = |it: &&Backup| it.is_open() && (it.is_alive() || it.done.bound);
     usize::try_from(rank.ledger.locks) == Ok(rank.backups.iter().filter(in_tree).count())
 }
 
@@ -271,7 +292,7 @@ fn has_ended_well(world: &World) -> bool {
 }
 
 fn have_ended(world: &World, rank: &Rank) -> bool {
-    rank.backups.iter().enumerate().all(|(index, it)| {
+    rank.backups.iter().enumerate().filter(|(_, it)| !it.is_dormant()).all(|(index, it)| {
         let done = (it.done.committed, it.done.rolled_back, it.done.released);
         match it.state.phase {
             Phase::Committed => done == (true, false, false),
@@ -285,8 +306,9 @@ fn have_ended(world: &World, rank: &Rank) -> bool {
 
 /// Whether a rank has died that would have had to say more of a backup, or of one in front that it waits for.
 fn lacks_a_rank(world: &World, rank: &Rank, index: usize) -> bool {
-    let in_front = |&place: &usize| world.family[place].map(usize::from);
-    let mut open = std::iter::successors(Some(index), in_front).filter(|&place| rank.backups[place].state.is_open());
+    let places: SmallVec<[usize; 4]> = rank.places_from(&world.family, index).collect();
+    let is_meant = |&other: &usize| rank.backups[other].is_open() && places.contains(&rank.place(other));
+    let mut open = (0..rank.backups.len()).filter(is_meant);
     let is_missing = |place: usize| world.ranks.iter().any(|it| it.is_dead && !it.backups[place].local.has_ended());
     world.ranks[0].is_dead || open.any(is_missing)
 }
@@ -295,6 +317,6 @@ fn lacks_a_rank(world: &World, rank: &Rank, index: usize) -> bool {
 fn is_tallied(world: &World) -> bool {
     let zero = &world.ranks[0];
     // What has landed may still wait for what is in front of it.
-    let is_counted = |it: &&Backup| it.state.is_open() && !it.state.has_landed;
+    let is_counted = |it: &&Backup| it.is_open() && !it.state.has_landed;
     zero.is_dead || world.tally.len() == zero.backups.iter().filter(is_counted).count()
 }

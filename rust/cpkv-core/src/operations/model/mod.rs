@@ -25,9 +25,9 @@
 //!   that its pages end with, and the parts in front of it are found by the manager (`commit`, `roll_back`). A
 //!   world with split nodes would test code that only the model has. `tests/shapes/splits.rs` splits at every page
 //!   and moment of a backup, `tests/random_backups.rs` at random.
-//! - The late backup that makes up for a lost donor (`back_up_late`): where one is opened depends on what the tree
-//!   and the slots have room for. Here there never is room, and those that wait are rolled back (`ParentLost`).
-//!   `tests/backups.rs` takes one through each ending, and `tests/random_backups.rs` meets them at random.
+//! - More than one late backup that makes up for a lost donor. Whether there is room for one is a question about
+//!   the tree: here there is for the first donor that is lost (`Setup::has_room`), or for none, and what waits is
+//!   rolled back (`ParentLost`). `tests/random_backups.rs` meets them in any number.
 //! - Places of the table that are used again, but for reports of an earlier life of a name; and the ring's limit
 //!   beyond `Setup::ring`.
 //!
@@ -70,6 +70,8 @@ struct Setup {
     backups: usize,
     /// So many of them, the first, are restores.
     restores: usize,
+    /// The last of them is a late backup, which there is room for once a donor is lost. Otherwise there is none.
+    has_room: bool,
     parents: Parents,
     /// Copy streams of a rank, one or two.
     streams: usize,
@@ -92,6 +94,7 @@ impl Setup {
             ranks,
             backups,
             restores: 0,
+            has_room: false,
             parents: Parents::Any,
             streams: 2,
             at_once: false,
@@ -107,6 +110,7 @@ impl Setup {
     fn size(&self) -> String {
         let Self { ranks, backups, restores, streams, faults, .. } = self;
         let restores = if *restores > 0 { format!(", {restores} of them restores") } else { String::new() };
+        let restores = if self.has_room { format!("{restores}, the last late") } else { restores };
         let Faults { give_ups, flushes, together, .. } = faults;
         let faults = format!("{together} faults, {give_ups} given up, {flushes} flushes");
         format!("{ranks} ranks x {backups} backups{restores} ({streams} streams, {faults})")

@@ -5,9 +5,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Setup;
 use super::actions::TreeOperation;
-use super::rank::{Broken, Family, Rank};
+use super::rank::{Backup, Broken, Family, Rank};
 use crate::operations::Local;
-use crate::operations::machine::{Effects, Event, Phase, Reason};
+use crate::operations::machine::{Effects, Event, Phase, Reason, State};
 
 impl Rank {
     /// A tree operation, as `CacheManager` does it.
@@ -24,7 +24,7 @@ impl Rank {
                 let backup = &mut self.backups[index];
                 backup.done.bound = true;
                 // What was rolled back is inserted all the same, and its copies read what is in the tree now.
-                self.ledger.locks += i8::from(backup.state.is_open() && !backup.state.is_alive());
+                self.ledger.locks += i8::from(backup.is_open() && !backup.is_alive());
                 self.advance(setup, family, index, Event::Bound)
             }
             TreeOperation::GiveUp(index, reason) => {
@@ -37,7 +37,7 @@ impl Rank {
                 Ok(())
             }
             TreeOperation::Flush => {
-                let is_alive = |&index: &usize| self.backups[index].state.is_alive() && !self.backups[index].is_restore;
+                let is_alive = |&index: &usize| self.backups[index].is_alive() && !self.backups[index].is_restore;
                 let alive: SmallVec<[usize; 4]> = (0..self.backups.len()).filter(is_alive).collect();
                 alive
                     .into_iter()
@@ -67,7 +67,11 @@ impl Rank {
             let is_failed_restore = self.backups[index].is_restore && effects.roll_back.is_some();
             let follows = if is_failed_restore { self.behind(family, index) } else { self.children(family, index) };
             self.backups[index].state = state;
-            if let Some(follow) = self.carry_out(family, index, was_bound, effects)? {
+            let follow = self.carry_out(family, index, was_bound, effects)?;
+            if effects.roll_back.is_some_and(|reason| self.is_made_up_for(index, was_bound, reason)) {
+                // What waits for the donor waits for the late backup.
+                self.make_up_for(family, index);
+            } else if let Some(follow) = follow {
                 events.extend(follows.into_iter().map(|other| (other, follow)));
             }
         }
@@ -133,7 +137,7 @@ impl Rank {
             ledger.uses -= 1;
             ledger.locks -= i8::from(done.bound);
         }
-        if !backup.state.is_open() {
+        if !backup.is_open() {
             backup.local = Local::default();
         }
         Ok(follow)
@@ -148,32 +152,74 @@ impl Rank {
 
     /// The nearest backup in front of one that may still be committed.
     fn nearest_in_front(&self, family: &Family, index: usize) -> Option<usize> {
-        let parent = |&index: &usize| family[index].map(usize::from);
-        std::iter::successors(parent(&index), parent).find(|&index| self.backups[index].state.is_alive())
+        self.places_from(family, index).skip(1).find_map(|place| self.alive_at(place))
+    }
+
+    /// The place of a backup in the family: a late one has that of the donor that it makes up for.
+    pub(super) fn place(&self, index: usize) -> usize {
+        self.backups[index].makes_up_for.map_or(index, usize::from)
+    }
+
+    /// The place of a backup and those in front of it, nearest first.
+    pub(super) fn places_from<'a>(&self, family: &'a Family, index: usize) -> impl Iterator<Item = usize> + use<'a> {
+        std::iter::successors(Some(self.place(index)), |&place| family[place].map(usize::from))
+    }
+
+    /// The late backup, if it was opened for the donor of a place.
+    fn late_at(&self, place: usize) -> Option<usize> {
+        let last = self.backups.len() - 1;
+        (self.backups[last].makes_up_for.map(usize::from) == Some(place)).then_some(last)
+    }
+
+    fn alive_at(&self, place: usize) -> Option<usize> {
+        let is_alive = |&index: &usize| self.backups[index].is_alive();
+        Some(place).filter(is_alive).or_else(|| self.late_at(place).filter(is_alive))
+    }
+
+    /// Whether a late backup is opened for a donor that was rolled back, as `CacheManager::roll_back` decides it.
+    fn is_made_up_for(&self, index: usize, was_bound: bool, reason: Reason) -> bool {
+        let backup = &self.backups[index];
+        let may_be = match reason {
+            Reason::Flushed | Reason::ParentLost => false,
+            Reason::TargetMissing | Reason::DraftMissing => !was_bound,
+            _ => !backup.is_late,
+        };
+        may_be && !backup.is_restore && backup.done.was_resident && self.backups.last().is_some_and(Backup::is_dormant)
+    }
+
+    fn make_up_for(&mut self, family: &Family, donor: usize) {
+        let last = self.backups.len() - 1;
+        self.backups[last].makes_up_for = u8::try_from(donor).ok();
+        let waits = self.nearest_in_front(family, last).is_some();
+        let late = &mut self.backups[last];
+        late.state = State::late(waits);
+        late.done.bound = true;
+        self.ledger.open_late();
     }
 
     /// Those that wait for a backup.
     fn children(&self, family: &Family, index: usize) -> SmallVec<[usize; 4]> {
         let waits = |&child: &usize| {
-            let state = self.backups[child].state;
-            state.is_alive() && state.waits_for_parent && self.nearest_in_front(family, child) == Some(index)
+            let backup = &self.backups[child];
+            let is_waiting = backup.is_alive() && backup.state.waits_for_parent;
+            is_waiting && self.nearest_in_front(family, child) == Some(index)
         };
-        (index + 1..self.backups.len()).filter(waits).collect()
+        (0..self.backups.len()).filter(waits).collect()
     }
 
     /// Those whose pages lie behind those of another, and that may still be committed.
     fn behind(&self, family: &Family, index: usize) -> SmallVec<[usize; 4]> {
-        let parent = |&index: &usize| family[index].map(usize::from);
-        let is_behind = |&other: &usize| std::iter::successors(parent(&other), parent).any(|place| place == index);
-        let alive = (index + 1..self.backups.len()).filter(|&other| self.backups[other].state.is_alive());
+        let is_behind = |&other: &usize| self.places_from(family, other).skip(1).any(|place| place == index);
+        let alive = (index + 1..self.backups.len()).filter(|&other| self.backups[other].is_alive());
         alive.filter(is_behind).collect()
     }
 
     /// Whether every backup in front is committed, as far as there is one: behind pages that were not
     /// in the tree when their backup was given up everything is backed up anew.
     fn family_is_over(&self, family: &Family, index: usize) -> bool {
-        let parent = |&index: &usize| family[index].map(usize::from);
-        let mut in_front = std::iter::successors(parent(&index), parent).map(|index| self.backups[index].done);
-        in_front.find(|done| !done.committed).is_none_or(|done| done.rolled_back && !done.was_resident)
+        let is_committed = |index: usize| self.backups[index].done.committed;
+        let is_open = |&place: &usize| !is_committed(place) && !self.late_at(place).is_some_and(is_committed);
+        let nearest = self.places_from(family, index).skip(1).find(is_open).map(|place| self.backups[place].done);
+        nearest.is_none_or(|done| done.rolled_back && !done.was_resident)
     }
 }

@@ -78,11 +78,20 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// All operations are open.
-    fn new(operations: usize, restores: usize) -> Self {
+    /// All operations are open, but for a late backup that there is room for.
+    fn new(operations: usize, restores: usize, late: usize) -> Self {
         let count = |number| i8::try_from(number).expect("a few");
-        let (uses, locks) = (count(operations), count(operations));
-        Self { free_slots: 0, held_slots: count(operations - restores), shown_slots: 0, uses, locks }
+        let open = count(operations - late);
+        let held_slots = open - count(restores);
+        Self { free_slots: count(late), held_slots, shown_slots: 0, uses: open, locks: open }
+    }
+
+    /// The late backup is opened.
+    pub(super) fn open_late(&mut self) {
+        self.free_slots -= 1;
+        self.held_slots += 1;
+        self.uses += 1;
+        self.locks += 1;
     }
 }
 
@@ -90,6 +99,10 @@ impl Ledger {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Backup {
     pub(super) is_restore: bool,
+    /// Not opened before a donor is lost.
+    pub(super) is_late: bool,
+    /// The donor that it was opened for.
+    pub(super) makes_up_for: Option<u8>,
     pub(super) state: State,
     pub(super) local: Local,
     pub(super) copies: [Copied; STREAMS],
@@ -131,12 +144,25 @@ impl Backup {
         if self.is_restore { STREAMS } else { 0 }
     }
 
+    /// Whether there is nothing of it yet.
+    pub(super) fn is_dormant(&self) -> bool {
+        self.is_late && self.makes_up_for.is_none()
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.state.is_open() && !self.is_dormant()
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.state.is_alive() && !self.is_dormant()
+    }
+
     pub(super) fn is_flying(&self) -> bool {
         self.copies.contains(&Copied::Flying)
     }
 
     fn facts(&mut self, rules: &Rules, acks: &[u64], now_ns: u64) -> SmallVec<[Fact; 3]> {
-        if !self.state.is_open() {
+        if !self.is_open() {
             return SmallVec::new();
         }
         let (is_alive, is_running) = (self.state.is_alive(), self.state.phase == Phase::Reserved);
@@ -148,13 +174,16 @@ impl Backup {
 }
 
 impl Rank {
-    /// The first of the family are `restores`.
-    pub(super) fn new(family: &Family, restores: usize) -> Self {
+    /// The first of the family are `restores`; with `has_room` the last is a late backup.
+    pub(super) fn new(family: &Family, restores: usize, has_room: bool) -> Self {
         let backup = |(index, parent): (usize, &Option<u8>)| {
             let is_restore = index < restores;
+            let is_late = has_room && index + 1 == family.len();
             Backup {
                 is_restore,
-                state: if is_restore { State::late(false) } else { State::reserved(parent.is_some()) },
+                is_late,
+                makes_up_for: None,
+                state: if is_restore || is_late { State::late(false) } else { State::reserved(parent.is_some()) },
                 local: Local::default(),
                 copies: [Copied::NotSubmitted; STREAMS],
                 said: None,
@@ -168,7 +197,7 @@ impl Rank {
             submitted: 0,
             acks: [0; 2 * STREAMS],
             backups: family.iter().enumerate().map(backup).collect(),
-            ledger: Ledger::new(family.len(), restores),
+            ledger: Ledger::new(family.len(), restores, usize::from(has_room)),
             published: SmallVec::new(),
             put_off: Vec::new(),
         }
@@ -176,8 +205,9 @@ impl Rank {
 
     /// Whether `submitted` would take a copy of this backup, as the manager decides it.
     pub(super) fn takes_copies(&self, index: usize) -> bool {
-        let Backup { state, local, .. } = &self.backups[index];
-        state.is_open() && !local.has_ended() && !(local.is_closed() && state.is_alive())
+        let backup = &self.backups[index];
+        let Backup { local, .. } = backup;
+        backup.is_open() && !local.has_ended() && !(local.is_closed() && backup.is_alive())
     }
 
     /// Whether there would be something to report `later_ns` from now.

@@ -28,7 +28,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(setup: &Setup, family: Family) -> Self {
         Self {
-            ranks: (0..setup.ranks).map(|_| Rank::new(&family, setup.restores)).collect(),
+            ranks: (0..setup.ranks).map(|_| Rank::new(&family, setup.restores, setup.has_room)).collect(),
             family,
             entries: SmallVec::from_elem(Vec::new(), 1),
             script: SmallVec::new(),
@@ -137,7 +137,7 @@ impl World {
         let backup = &mut rank.backups[index];
         backup.copies[stream - backup.first_stream()] = end;
         // Before any word passes it.
-        if end == Copied::Failed && backup.state.is_open() {
+        if end == Copied::Failed && backup.is_open() {
             backup.local.fail();
         }
         if is_seen {
@@ -181,7 +181,9 @@ impl World {
         it.do_operation(setup, family, operation)?;
         it.steps += 1;
         self.forget_steps();
-        let next = self.next_submission(setup, rank).unwrap_or(setup.backups * setup.streams);
+        let is_dormant = self.ranks[rank].backups.last().is_some_and(Backup::is_dormant);
+        let end = (setup.backups - usize::from(is_dormant)) * setup.streams;
+        let next = self.next_submission(setup, rank).unwrap_or(end);
         self.ranks[rank].submitted = next;
         self.check_outcome(setup, rank)
     }
