@@ -1,6 +1,7 @@
 """The copy engine of machines without a GPU: a thread for each stream, and real copies."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -14,6 +15,8 @@ from cpkv.device.plan import CopyPlan, Direction, plan_copies
 from cpkv.errors import CopyError, UsageError
 from cpkv.layout import DevicePool, HostPool
 
+OnCopied = Callable[[int, int, int, int], None]
+
 
 class CpuEngine:
     """Copies in threads of its own, one for each copy stream. See `CopyEngine` for the calls.
@@ -23,6 +26,8 @@ class CpuEngine:
         bytes_per_s: What a stream copies at most; `None` for as fast as it goes.
         fails: Which submissions fail, by stream and sequence number, for tests of what follows: the
             first half of the bytes is copied, the rest is not.
+        on_copied: Told of each submission when its copies have ended: stream, sequence number, and when they
+            began and ended in nanoseconds of `time.monotonic_ns`. Called by the threads.
     """
 
     name = "cpu"
@@ -33,11 +38,13 @@ class CpuEngine:
         delay_s: float | Callable[[int], float] = 0.0,
         bytes_per_s: float | None = None,
         fails: Callable[[int, int], bool] | None = None,
+        on_copied: OnCopied | None = None,
     ) -> None:
         self.acks = AckWords(STREAMS)
         self._delay_s = delay_s if callable(delay_s) else lambda _: delay_s
         self._bytes_per_s = bytes_per_s
         self._fails = fails or (lambda _, __: False)
+        self._on_copied = on_copied
         self._sequences = [0] * STREAMS
         self._landed = threading.Condition()
         self._streams = [CpuStream(f"copy-{stream}") for stream in range(STREAMS)]
@@ -79,7 +86,10 @@ class CpuEngine:
             try:
                 if event is not None:
                     event.wait()
+                began_ns = time.monotonic_ns()
                 self._copy(stream, sequence, plan, first_layer, end_layer)
+                if self._on_copied is not None:
+                    self._on_copied(stream, sequence, began_ns, time.monotonic_ns())
             except Exception as error:  # noqa: BLE001 - whatever it is, not all bytes are there
                 on_failure(error if isinstance(error, CopyError) else CopyError(repr(error)))
             finally:

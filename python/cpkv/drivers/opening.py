@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from cpkv._core import CacheManager
-from cpkv.device import ComputeStream, EngineName, open_engine
+from cpkv.device import ComputeStream, CopyEngine, EngineName, open_engine
 from cpkv.device.cuda import CopyPath
 from cpkv.drivers.tier import HostTier
 from cpkv.errors import ConfigError
@@ -17,7 +17,7 @@ def open_tier(  # noqa: PLR0913 - one for each choice
     layout: PageLayout,
     buffers: Mapping[str, Buffers],
     *,
-    engine: EngineName = "auto",
+    engine: EngineName | CopyEngine = "auto",
     device: int = 0,
     copy_path: CopyPath | None = None,
     placement: Placement | None = None,
@@ -34,7 +34,7 @@ def open_tier(  # noqa: PLR0913 - one for each choice
         cache: With `copies="tracked"` and a host tier.
         layout: What a page has.
         buffers: The engine's own device memory: for each component its buffers.
-        engine: What copies; see `open_engine`.
+        engine: What copies: a name, see `open_engine`, or an engine that is closed with the tier.
         device: Which GPU, as the process counts them.
         copy_path: How a GPU copies.
         placement: What kind of host memory; its node is that of the GPU if none is given.
@@ -54,7 +54,7 @@ def open_tier(  # noqa: PLR0913 - one for each choice
     pool = DevicePool(layout, buffers)
     slots = cache.host_slots // cache.lanes
     with ExitStack() as undo:
-        copies = open_engine(engine, device=device, copy_path=copy_path)
+        copies = engine if not isinstance(engine, str) else open_engine(engine, device=device, copy_path=copy_path)
         undo.callback(copies.close)
         registrar = CudaRegistrar(device) if copies.name == "cuda" else None
         place = placement or Placement()
