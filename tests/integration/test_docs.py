@@ -35,10 +35,10 @@ def same_everywhere(text):
     return [line for line in lines if line and not line.startswith(("us per request", "peak metadata"))]
 
 
-def test_the_demo_in_the_readme_is_what_the_demo_prints():
+def test_the_replay_in_the_readme_is_what_it_prints():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.search(r"<!-- demo -->\n```\n(.*?)```", readme, re.DOTALL).group(1)
-    recipe = re.search(r"^demo: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    shown = re.search(r"<!-- replay -->\n```\n(.*?)```", readme, re.DOTALL).group(1)
+    recipe = re.search(r"^replay: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     commands = [line.strip().split()[1:] for line in recipe.group(1).splitlines()]
     printed = "".join(
         subprocess.check_output([sys.executable, "-m", "cpkv", *arguments], text=True) for arguments in commands
@@ -70,3 +70,16 @@ def test_links_between_documents_lead_somewhere():
     for document in DOCUMENTS:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text(encoding="utf-8")):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_the_places_where_an_engine_calls_cpkv_are_where_the_document_says():
+    document = ROOT / "docs/engine-authors.md"
+    links = re.findall(r"\]\(\.\./(python/cpkv/engine/\w+\.py)#L(\d+)\)", document.read_text(encoding="utf-8"))
+    marks = [
+        (str(file.relative_to(ROOT)), str(number))
+        for file in sorted((ROOT / "python/cpkv/engine").glob("*.py"))
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if line.strip().startswith("# cpkv: ")
+    ]
+    assert len(marks) > 10
+    assert sorted(links) == sorted(marks)

@@ -25,9 +25,10 @@ ALLOWED = {
     "doctor": {"_core", "errors", "types", "host", "device"},
     "replay": {"_core", "errors", "types"},
     "kernels": {"errors", "types", "layout"},
-    "engine": {"_core", "errors", "types", "layout", "drivers", "cp"},
+    "engine": {"_core", "errors", "types", "layout", "device", "drivers", "cp"},
+    "demo": {"_core", "errors", "types", "cp", "device", "engine"},
     "bench": {"_core", "errors", "types", "replay", "cp", "layout", "device", "drivers"},
-    "cli": {"_core", "errors", "types", "replay", "bench", "doctor"},
+    "cli": {"_core", "errors", "types", "replay", "bench", "doctor", "demo"},
     "__main__": {"cli"},
 }
 """Each part of the package, and the parts that it may import besides its own."""

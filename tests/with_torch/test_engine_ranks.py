@@ -42,3 +42,16 @@ def test_a_rank_that_dies_in_a_forward_is_named_and_leaves_nothing(victim):
     # The same group can begin again at once.
     again = run_ranks(Temperatures([40], new_tokens=3), config(), 3)
     assert {said["digest"] for said in again} == {again[0]["digest"]}
+
+
+def test_a_rank_tells_where_its_draft_writes(monkeypatch, capfd):
+    monkeypatch.setenv("CPKV_DEBUG_DRAFT_SHARED_KV", "1")
+    with Engine(config()) as engine:
+        engine.generate(prompts(1, [40]), 2)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == (
+        "rank 0 of 1: draft pool of 256 pages, buffers registered: "
+        "draft_kv of 1536 bytes a page, draft_index of 2112 bytes a page"
+    )
+    assert "rank 0 of 1: draft rows written: 40 in own pages [0, 1, 2], rows sent: 0" in lines
+    assert any(line.startswith("rank 0 of 1: committed [") for line in lines)

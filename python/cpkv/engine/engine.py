@@ -2,7 +2,7 @@
 
 Every rank runs the same scheduler over the same requests and comes to the same decisions, since the cache is
 alike on all of them; only the model sends anything. The places where an engine calls cpkv are marked with
-`# cpkv:`. `docs/engine-authors.md` walks through them.
+`# cpkv:`, here and in `paging.py`. `docs/engine-authors.md` walks through them.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from cpkv._core import CacheManager, CommitLog
-from cpkv.cp import CpSplit, interleave_split, page_owners, zigzag_split
 from cpkv.cp.tensors import CpTensors
+from cpkv.device import CopyEngine
 from cpkv.drivers import HostTier, open_tier
 from cpkv.engine.config import EngineConfig
 from cpkv.engine.exchange import Exchange, ExchangeError
 from cpkv.engine.forward import Model, Rows, own_rows, pieces_in_turn, tokens_at
+from cpkv.engine.paging import Paging
 from cpkv.engine.pools import Pools
 from cpkv.engine.request import Request, Stage
 from cpkv.errors import ConfigError, InputError
@@ -39,9 +40,10 @@ class Engine:
         cp_size: Ranks; `torch.distributed` is initialized if there are several.
         new_log: Returns the commit log of the group, given the cache's fingerprint; needed with several ranks.
         on_layer: Called on this rank when a layer of a forward has ended.
+        copy_engine: What copies, instead of what the configuration names; closed with the engine.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each part
         self,
         config: EngineConfig,
         *,
@@ -49,6 +51,7 @@ class Engine:
         cp_size: int = 1,
         new_log: Callable[[int], CommitLog] | None = None,
         on_layer: Callable[[int], None] | None = None,
+        copy_engine: CopyEngine | None = None,
     ) -> None:
         if cp_size > 1 and new_log is None:
             message = f"cp_size is {cp_size}, want a commit log: see cpkv.engine.ranks"
@@ -86,10 +89,12 @@ class Engine:
                 self.cache,
                 self.pools.layout,
                 self.pools.buffers(),
-                engine=config.copy_engine,
+                engine=copy_engine or config.copy_engine,
                 ranks_on_host=cp_size,
             )
+        self.paging = Paging(config, self.cache, self.pools, rank, cp_size)
         self.model = Model(config, self.pools, self.exchange, self._layer_begins, self._layer_ended)
+        self.model.draft_log.pool(self.pools)
 
     # --- Requests ---
 
@@ -175,14 +180,14 @@ class Engine:
             if request.lease is not None and request.lease.lost:
                 self._restart(request)
         for request in [request for request in alive if request.stage is Stage.WAITING]:
-            if not self._has_room(request, alive) or not self._admit(request):
+            if not self.paging.has_room(request, alive) or not self._admit(request):
                 break
         prefill = self._take_chunks([request for request in alive if request.stage is Stage.PREFILL])
         if prefill:
             self._prefill(*zip(*prefill, strict=True))
             return True
         decode = [request for request in alive if request.stage is Stage.DECODE][: self.config.max_requests]
-        decode = [request for request in decode if self._take_decode_pages(request)]
+        decode = [request for request in decode if self.paging.take_for_decode(request)]
         if decode:
             self._decode(decode)
             return True
@@ -194,29 +199,10 @@ class Engine:
     def _tick(self) -> None:
         if self.tier is not None:
             # cpkv: what has landed on all ranks becomes visible, on all of them in this step.
-            self.tier.tick(self.step_number)
+            self.model.draft_log.ticked(self.tier.tick(self.step_number))
         self.step_number += 1
 
     # --- Admission ---
-
-    def _has_room(self, request: Request, alive: Sequence[Request]) -> bool:
-        """Whether a request may begin beside those that have.
-
-        They are expected to generate half of what they may. One that had to give way is not: it comes back
-        when everything fits.
-        """
-        begun = [other for other in alive if other.stage in {Stage.PREFILL, Stage.DECODE}]
-        if not begun:
-            return True
-        share = 1.0 if request.retracted else 0.5
-        missing = sum(self._pages_of(other, share) - len(other.pages) for other in begun)
-        lanes = range(self.cp_size)
-        free = sum(self.cache.free_pages(lane) + self.cache.evictable_pages(lane) for lane in lanes)
-        return self._pages_of(request, share) + missing <= free
-
-    def _pages_of(self, request: Request, share: float) -> int:
-        tokens = len(request.prompt) + int(request.new_tokens * share) + self.config.draft_tokens
-        return -(-tokens // self.config.page_size)
 
     def _admit(self, request: Request) -> bool:
         """Look for what is cached of a prompt, hold it, and begin to bring back what is on the host."""
@@ -230,7 +216,7 @@ class Engine:
             if self.cache.evict_for(lanes=lanes) is None:
                 lease.release()
                 return False
-            pages = self._allocated(lanes)
+            pages = self.paging.allocated(lanes)
             request.host_hit_tokens += len(pages) * self.config.page_size
             restored = self.cache.restore(lease, pages)
             self.cache.free(restored.duplicates)
@@ -250,57 +236,15 @@ class Engine:
         budget = self.config.chunk_tokens
         for request in requests[: self.config.max_requests]:
             chunk = min(len(request.tokens) - request.computed, budget)
-            if chunk and self._take_pages(request, self._new_lanes(request, chunk)):
+            if chunk and self.paging.take(request, self.paging.new_lanes(request, chunk)):
                 taken.append((request, chunk))
                 budget -= chunk
         return taken
 
-    def _new_lanes(self, request: Request, chunk: int) -> list[int]:
-        """Return the lanes of the pages that a chunk begins."""
-        split = self._split([request], [chunk])
-        if split.page_aligned:
-            # cpkv: a page lies where it is computed.
-            owners: list[int] = page_owners(split, 0).tolist()
-            return owners
-        end = -(-(request.computed + chunk) // self.config.page_size)
-        return [page % self.cp_size for page in range(len(request.pages), end)]
-
-    def _take_pages(self, request: Request, lanes: list[int]) -> bool:
-        if lanes:
-            # cpkv: just enough is evicted, or nothing.
-            if self.cache.evict_for(lanes=lanes) is None:
-                return False
-            request.pages += self._allocated(lanes)
-        return True
-
-    def _take_decode_pages(self, request: Request) -> bool:
-        end = -(-(len(request.tokens) + self.config.draft_tokens) // self.config.page_size)
-        return self._take_pages(request, [page % self.cp_size for page in range(len(request.pages), end)])
-
-    def _allocated(self, lanes: Sequence[int]) -> list[int]:
-        pages = self.cache.allocate(lanes=lanes)
-        if pages is None:
-            message = f"there are no pages in lanes {list(lanes)} after room was made for them"
-            raise RuntimeError(message)
-        # What was there before is nobody's any more.
-        self.pools.scribble([page // self.cp_size for page in pages if page % self.cp_size == self.rank])
-        return list(pages)
-
-    def _split(self, requests: Sequence[Request], chunks: Sequence[int]) -> CpSplit:
-        computed = [request.computed for request in requests]
-        sizes = {"cp_size": self.cp_size, "page_size": self.config.page_size}
-        if self.config.split == "interleave":
-            return interleave_split(computed, chunks, **sizes)
-        begun = [
-            request.pages[at // self.config.page_size] % self.cp_size if at % self.config.page_size else 0
-            for request, at in zip(requests, computed, strict=True)
-        ]
-        return zigzag_split(computed, chunks, open_page_ranks=begun, **sizes)
-
     # --- Prefill ---
 
     def _prefill(self, requests: Sequence[Request], chunks: Sequence[int]) -> None:
-        split = self._split(requests, chunks)
+        split = self.paging.split(requests, chunks)
         view = split.view(self.rank)
         tensors = CpTensors.of(view, self.config.device)
         ends = [request.computed + chunk for request, chunk in zip(requests, chunks, strict=True)]

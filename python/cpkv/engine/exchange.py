@@ -1,7 +1,8 @@
 """The collectives of the model, and their count. The cache makes none."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -9,6 +10,26 @@ from torch import Tensor
 
 from cpkv.cp.tensors import all_gather_over
 from cpkv.errors import CpkvError
+
+_COLLECTIVES: Final = ("all_", "barrier", "broadcast", "gather", "irecv", "isend", "recv", "reduce", "scatter", "send")
+
+
+def count_collectives() -> Counter[str]:
+    """Count everything that this process sends through `torch.distributed` from now on, whoever calls it."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever it takes
+            calls[name] += 1
+            return call(*arguments, **named)
+
+        return count
+
+    for name in dir(dist):
+        call = getattr(dist, name)
+        if name.startswith(_COLLECTIVES) and callable(call):
+            setattr(dist, name, counted(name, call))
+    return calls
 
 
 class ExchangeError(CpkvError, RuntimeError):

@@ -14,6 +14,7 @@ from torch import Tensor
 from cpkv.cp import CpSplit, LocalView, direct_writes
 from cpkv.cp.tensors import CpTensors
 from cpkv.engine.config import EngineConfig
+from cpkv.engine.draft_log import DraftLog
 from cpkv.engine.exact import linear, normalized, rotations, snap
 from cpkv.engine.exchange import Exchange
 from cpkv.engine.layer import Context, attended, fed_forward, state_of
@@ -94,6 +95,8 @@ class Model:
         self.exchange = exchange
         self.layer_begins = layer_begins
         self.layer_ended = layer_ended
+        self.draft_log = DraftLog(exchange.rank, exchange.cp_size)
+        self.draft_log = DraftLog(exchange.rank, exchange.cp_size)
         self._turns = rotations(512, config.model.rope).to(config.device)
 
     # --- Forwards ---
@@ -143,8 +146,9 @@ class Model:
 
     def _write(self, layer: int, rows: Rows, kv: Tensor, index: Tensor) -> None:
         """Write what belongs to the own lane: directly, or after everybody has sent what it has computed."""
-        positions, requests = rows.positions, rows.requests
+        positions, requests, sent = rows.positions, rows.requests, 0
         if rows.tensors is not None and not rows.is_direct:
+            sent = len(kv) if self.exchange.cp_size > 1 else 0
             split = rows.tensors.view.split
             together = self._gathered(rows.tensors, torch.cat([kv, index], 1))
             kv, index = together[:, : kv.shape[1]], together[:, kv.shape[1] :]
@@ -152,13 +156,16 @@ class Model:
         locations = self.locations(rows.pages, requests, positions)
         size, ranks = self.config.page_size, self.exchange.cp_size
         if rows.tensors is not None and rows.is_direct:
-            local = direct_writes(rows.tensors.view, locations.cpu().numpy()).local_locations
-            self.pools.write(layer, torch.from_numpy(local).to(kv.device), kv, index)
-            return
-        pages = locations // size
-        mine = pages % ranks == self.exchange.rank
-        local = pages[mine] // ranks * size + locations[mine] % size
-        self.pools.write(layer, local, kv[mine], index[mine])
+            writes = direct_writes(rows.tensors.view, locations.cpu().numpy())
+            local = torch.from_numpy(writes.local_locations).to(kv.device)
+        else:
+            pages = locations // size
+            mine = pages % ranks == self.exchange.rank
+            local = pages[mine] // ranks * size + locations[mine] % size
+            kv, index = kv[mine], index[mine]
+        self.pools.write(layer, local, kv, index)
+        if layer == self.config.model.layers:
+            self.draft_log.written(local, size, sent)
 
     def _gathered(self, tensors: CpTensors, own: Tensor) -> Tensor:
         return tensors.gather(own, lambda padded: self.exchange.all_gather("rows", padded))

@@ -23,7 +23,10 @@ PATIENCE_S: Final = 30.0
 """After which a silent rank is an error on all others."""
 
 Work = Callable[[Engine], Any]
-"""What a rank does with its engine, alike on all ranks; has to be importable. Returns what can be pickled."""
+"""What a rank does with its engine, alike on all ranks; has to be importable. Returns what can be pickled.
+
+If it has a method `new_copy_engine(rank)`, that returns what copies on a rank.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,10 @@ class Ranks:
             self.processes.append(process)
             self._ends.append(here)
 
+    def are_done(self) -> bool:
+        """Whether every rank has ended or failed."""
+        return all(end.poll() for end in self._ends)
+
     def results(self) -> list[Any]:
         """Wait for all ranks; a `RankFailure` for each that has failed."""
         return [self._result(rank) for rank in range(len(self.processes))]
@@ -153,7 +160,10 @@ def _work(work: Work, config: EngineConfig, rank: int, place: Place) -> Any:  # 
     meeting = Path(place.folder) / "meeting"
     dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=place.cp_size)
     try:
-        with Engine(config, rank=rank, cp_size=place.cp_size, new_log=_log_of(rank, place)) as engine:
+        new_copy_engine = getattr(work, "new_copy_engine", None)
+        copies = new_copy_engine(rank) if new_copy_engine else None
+        new_log = _log_of(rank, place)
+        with Engine(config, rank=rank, cp_size=place.cp_size, new_log=new_log, copy_engine=copies) as engine:
             return work(engine)
     finally:
         dist.destroy_process_group()
