@@ -60,11 +60,8 @@ $(VENV)/.built: $(RUST_SOURCES) pyproject.toml | tools $(VENV)/.run-installed
 	PIP_QUIET=1 $(BIN)/maturin develop --release
 	@touch $@
 
-# Byte-compiling all of torch would take a minute, and the tests import a small part of it.
-$(TORCH_VENV)/.installed: requirements/torch.txt tools/stand_in_cuda.py | tools
-	$(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r $<
-	$(TORCH_VENV)/bin/python tools/stand_in_cuda.py
+$(TORCH_VENV)/.installed: requirements/torch.txt requirements/run.txt tools/torch_environment.sh tools/stand_in_cuda.py | tools
+	PYTHON="$(PYTHON)" tools/torch_environment.sh $(TORCH_VENV)
 	@touch $@
 
 .PHONY: build
@@ -73,7 +70,11 @@ build: $(VENV)/.built ## Build the extension in release mode and install cpkv in
 # --- The main job ---
 
 .PHONY: demo
-demo: build ## Replay a made-up conversation workload on one tier, then on two
+demo: build ## Serve a small model on four ranks, cold, hot, restored and aborted, and compare (installs torch)
+	@PYTHON="$(PYTHON)" tools/demo.sh
+
+.PHONY: replay
+replay: build ## Replay a made-up conversation workload on one tier, then on two
 	@$(BIN)/cpkv replay --requests 5000 --device-pages 1000
 	@$(BIN)/cpkv replay --requests 5000 --device-pages 1000 --host-pages 4000
 
@@ -154,4 +155,4 @@ bench: build ## Replay the traces in CPKV_TRACES and write benchmarks/results
 
 .PHONY: clean
 clean: ## Remove everything that was built or installed
-	rm -rf $(VENV) $(TORCH_VENV) target python/cpkv/*.so
+	rm -rf $(VENV) $(TORCH_VENV) .venv-demo target python/cpkv/*.so

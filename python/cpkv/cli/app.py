@@ -7,6 +7,7 @@ import typer
 from cpkv._core import __version__
 from cpkv.cli.bench import bench
 from cpkv.cli.bench_copy import copy
+from cpkv.cli.demo import demo
 from cpkv.cli.doctor import doctor
 from cpkv.cli.replay import replay
 
@@ -18,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(replay)
+app.command()(demo)
 app.command()(doctor)
 bench.command()(copy)
 app.add_typer(bench, name="bench")

@@ -1,0 +1,110 @@
+"""Runs the groups of ranks, one for each split, and leaves what they have recorded in a folder."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from cpkv.cp.batch import check_sizes
+from cpkv.demo.scenarios import RankReport, Scenarios
+from cpkv.demo.verdict import Verdict, expected, judge
+from cpkv.demo.watching import Progress, new_cells
+from cpkv.engine import EngineConfig
+from cpkv.engine.ranks import RankFailure, Ranks
+from cpkv.errors import ConfigError, CpkvError
+
+SPLITS: Final = ("zigzag", "interleave")
+MOST_RANKS: Final = 16
+WATCH_S: Final = 0.05
+
+Watch = Callable[[str, Sequence[Progress]], None]
+"""Called while the ranks of a split run, with what they say of themselves."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DemoSettings:
+    """What is run.
+
+    Args:
+        ranks: Context-parallel ranks of a group.
+        page_size: Tokens of a page.
+        splits: How prompts are shared; a group for each.
+    """
+
+    ranks: int = 4
+    page_size: int = 16
+    splits: tuple[str, ...] = SPLITS
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        check_sizes(page_size=self.page_size)
+        if not 1 <= self.ranks <= MOST_RANKS:
+            message = f"ranks is {self.ranks}, want 1 to {MOST_RANKS}"
+            raise ConfigError(message)
+        if not self.splits or set(self.splits) - set(SPLITS):
+            message = f"splits are {', '.join(self.splits) or 'none'}, want some of {', '.join(SPLITS)}"
+            raise ConfigError(message)
+
+    def engine(self, split: str) -> EngineConfig:
+        """Return how the engines of a group are configured."""
+        return EngineConfig(
+            page_size=self.page_size,
+            split="zigzag" if split == "zigzag" else "interleave",
+            device_pages=max(1_024 // self.page_size, 16),
+            host_slots=max(1_024 // self.page_size, 16),
+            chunk_tokens=200,
+            keeps_logits=True,
+        )
+
+
+def run_demo(settings: DemoSettings, folder: Path, *, watch: Watch | None = None) -> Verdict:
+    """Run every scenario with every split.
+
+    Args:
+        settings: What is run.
+        folder: Where the timeline is written, `timeline.json`, for Perfetto or chrome://tracing.
+        watch: See `Watch`.
+
+    Raises:
+        ConfigError: The folder cannot be written to.
+        CpkvError: A rank has failed; the message says how.
+    """
+    _check_folder(folder)
+    plain = replace(settings.engine("zigzag"), host_slots=0, is_cached=False, device_pages=1_024, chunk_tokens=4_096)
+    wanted = expected(plain)
+    reports = {split: _run_group(settings, split, watch) for split in settings.splits}
+    _write_timeline(folder / "timeline.json", reports)
+    return judge(reports, wanted)
+
+
+def _run_group(settings: DemoSettings, split: str, watch: Watch | None) -> list[RankReport]:
+    cells = new_cells(settings.ranks)
+    seen = [Progress(cells, rank) for rank in range(settings.ranks)]
+    with Ranks(Scenarios(cells, split), settings.engine(split), settings.ranks) as ranks:
+        while watch is not None and not ranks.are_done():
+            watch(split, seen)
+            time.sleep(WATCH_S)
+        results = ranks.results()
+    failed = [f"rank {rank}: {result}" for rank, result in enumerate(results) if isinstance(result, RankFailure)]
+    if failed:
+        raise CpkvError("\n".join(failed))
+    return results
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "timeline.json").touch()
+    except OSError as error:
+        message = f"{folder}: {error.strerror or error}"
+        raise ConfigError(message) from error
+
+
+def _write_timeline(file: Path, reports: Mapping[str, Sequence[RankReport]]) -> None:
+    events: list[dict[str, Any]] = [event for ranks in reports.values() for report in ranks for event in report.events]
+    first = min((event["ts"] for event in events), default=0.0)
+    for event in events:
+        event["ts"] -= first
+    file.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")

@@ -1,0 +1,185 @@
+"""What the ranks of the demo do, one scenario after the other, each with the same prompts where that can be."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cpkv.demo.recorder import Recorder
+from cpkv.demo.watching import Progress
+from cpkv.device import CopyEngine, CpuEngine
+from cpkv.engine import Engine, Request, Stage
+from cpkv.engine.exchange import count_collectives
+from cpkv.engine.oracle import Oracle
+
+SCENARIOS: Final = ("cold", "device-hot", "host-restored", "partly restored", "abort in mid-backup", "short request")
+PROMPTS: Final = (230, 97, 160)
+SHORT: Final = 9
+NEW_TOKENS: Final = 16
+LINK_BYTES_PER_S: Final = 30e6
+"""The copies of a GPU's forward take a part of its time; those of a small model would take none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a request has come to, comparable between processes.
+
+    Args:
+        tokens: Generated.
+        logits: Of which each was sampled.
+        acceptance_length: Tokens that a verification has brought.
+        device_hit_tokens: Found on the device.
+        host_hit_tokens: Brought back from the host.
+    """
+
+    tokens: tuple[int, ...]
+    logits: tuple[tuple[float, ...], ...]
+    acceptance_length: float
+    device_hit_tokens: int
+    host_hit_tokens: int
+
+    @classmethod
+    def of(cls, request: Request) -> "Seen":
+        """Take it from a request."""
+        return cls(
+            tokens=tuple(request.generated),
+            logits=tuple(tuple(logits.tolist()) for logits in request.logits),
+            acceptance_length=request.acceptance_length,
+            device_hit_tokens=request.device_hit_tokens,
+            host_hit_tokens=request.host_hit_tokens,
+        )
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a scenario has come to on a rank.
+
+    Args:
+        requests: Those that were served to their end.
+        pages: Pages of this rank's lane whose bytes were compared, in every component and layer.
+        wrong: Those that were not what they have to be.
+        problems: What else is not as it should be.
+        seconds: What it has taken, the comparison of bytes left out.
+    """
+
+    requests: list[Seen]
+    pages: int = 0
+    wrong: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What a rank has to tell at the end.
+
+    Args:
+        outcomes: By scenario.
+        events: For the timeline, see `Recorder`.
+        hidden: Share of the time of backups that lies within a forward.
+        counts: Totals of the host tier.
+        collectives: The model's, by what they were for.
+        other_collectives: All others that the process has taken part in: the cache would have made them.
+    """
+
+    outcomes: dict[str, Outcome]
+    events: list[dict[str, Any]]
+    hidden: float
+    counts: dict[str, int]
+    collectives: dict[str, int]
+    other_collectives: int
+
+
+def prompts(vocab: int, lengths: Sequence[int] = PROMPTS, seed: int = 7) -> list[list[int]]:
+    """Make up prompts, the same for everyone who asks."""
+    draw = random.Random(seed)
+    return [[draw.randrange(vocab) for _ in range(length)] for length in lengths]
+
+
+class Scenarios:
+    """Run on every rank.
+
+    Args:
+        progress: Numbers that the watching process reads.
+        name: Of the split, for the timeline.
+    """
+
+    def __init__(self, progress: Any, name: str) -> None:  # noqa: ANN401 - an array of ctypes
+        self._cells = progress
+        self._name = name
+        self._recorder: Recorder | None = None
+
+    def new_copy_engine(self, rank: int) -> CopyEngine:
+        """Return an engine of threads that says when it copies, over a slow link."""
+        self._recorder = Recorder(rank, self._name)
+        return CpuEngine(bytes_per_s=LINK_BYTES_PER_S, on_copied=self._recorder.copied)
+
+    def __call__(self, engine: Engine) -> RankReport:
+        """Run all scenarios."""
+        calls = count_collectives()
+        recorder = self._recorder or Recorder(engine.rank, self._name)
+        progress = Progress(self._cells, engine.rank)
+        recorder.attach(engine, progress)
+        oracle = Oracle(engine.config)
+        asked = prompts(engine.config.model.vocab)
+        outcomes = {}
+        acts: dict[str, Callable[[], list[Request]]] = {
+            "cold": lambda: engine.generate(asked, NEW_TOKENS),
+            "device-hot": lambda: engine.generate(asked, NEW_TOKENS),
+            "host-restored": lambda: _evict_and_generate(engine, 1.0, asked),
+            "partly restored": lambda: _evict_and_generate(engine, 0.5, asked),
+            "abort in mid-backup": lambda: _abort(engine, recorder, asked),
+            "short request": lambda: engine.generate(prompts(engine.config.model.vocab, [SHORT], seed=8), NEW_TOKENS),
+        }
+        for place, (name, act) in enumerate(acts.items()):
+            progress.scenario(place)
+            started = time.monotonic()
+            requests = act()
+            outcome = Outcome([Seen.of(request) for request in requests if request.stage is Stage.FINISHED])
+            outcome.seconds = time.monotonic() - started
+            compared = oracle.compare(engine, [request.tokens for request in requests])
+            outcome.pages, outcome.wrong = compared.device_pages + compared.host_pages, list(compared.wrong)
+            outcome.problems = _problems(name, engine, requests)
+            outcomes[name] = outcome
+        counts = engine.tier.counts.as_dict() if engine.tier is not None else {}
+        engine.cache.check_integrity()
+        return RankReport(
+            outcomes=outcomes,
+            events=recorder.events,
+            hidden=recorder.hidden(),
+            counts=counts,
+            collectives=dict(engine.exchange.calls),
+            other_collectives=calls.total() - engine.exchange.calls.total(),
+        )
+
+
+def _evict_and_generate(engine: Engine, share: float, asked: Sequence[Sequence[int]]) -> list[Request]:
+    for lane in range(engine.cp_size):
+        engine.cache.evict(lane, round(engine.cache.evictable_pages(lane) * share))
+    return engine.generate(asked, NEW_TOKENS)
+
+
+def _abort(engine: Engine, recorder: Recorder, asked: Sequence[Sequence[int]]) -> list[Request]:
+    """Give a request up while its layers are being copied; another one goes on beside it."""
+    victim = engine.submit(prompts(engine.config.model.vocab, [150], seed=9)[0], NEW_TOKENS)
+    recorder.at_layer(1, lambda: engine.abort(victim))
+    other = engine.submit(asked[1], NEW_TOKENS)
+    engine.run()
+    return [other, victim]
+
+
+def _problems(name: str, engine: Engine, requests: Sequence[Request]) -> list[str]:
+    problems = []
+    if name == "abort in mid-backup":
+        victim = requests[-1]
+        found = engine.cache.match(list(victim.prompt)).pages
+        if victim.stage is not Stage.ABORTED or found:
+            problems.append(f"the aborted request is {victim.stage.value}, and {found} pages of it are found")
+    if name == "host-restored" and not any(request.host_hit_tokens for request in requests):
+        problems.append("nothing was restored")
+    if name == "partly restored" and not all(
+        any(getattr(request, hit) for request in requests) for hit in ("host_hit_tokens", "device_hit_tokens")
+    ):
+        problems.append("nothing was found on both tiers")
+    return problems

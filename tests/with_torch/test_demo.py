@@ -1,0 +1,116 @@
+"""`cpkv demo` from the outside, with two ranks and one split, and what it says when something differs."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import cpkv.demo.run
+from cpkv.cli import main
+from cpkv.demo import DemoSettings
+from cpkv.demo.scenarios import SCENARIOS
+from cpkv.demo.verdict import expected
+from cpkv.errors import ConfigError
+
+pytestmark = pytest.mark.timeout(180)  # processes import torch
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("--ranks", "2", "--split", "zigzag")
+
+
+def demo(*arguments):
+    command = [sys.executable, "-m", "cpkv", "demo", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "python")}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env=environment)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    ran = demo(*SMALL, "--out", folder / "out", "--json", folder / "demo.json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout, json.loads((folder / "demo.json").read_text()), folder / "out"
+
+
+def test_every_scenario_is_equal(done):
+    stdout, written, folder = done
+    assert written["is_equal"]
+    assert written["problems"] == []
+    assert [row["scenario"] for row in written["rows"]] == list(SCENARIOS)
+    assert stdout.splitlines()[-1] == f"all {len(SCENARIOS)} scenarios are equal"
+    assert f"timeline                 {folder / 'timeline.json'}" in stdout
+    rows = {row["scenario"]: row for row in written["rows"]}
+    assert all(row["is_equal"] and row["wrong_pages"] == 0 and row["pages"] > 0 for row in rows.values())
+    assert all(row["acceptance_length"] == row["expected_length"] > 1 for row in rows.values())
+    assert rows["host-restored"]["host_hit_tokens"] == rows["device-hot"]["device_hit_tokens"] > 400
+    assert written["all_layer_forwards"] == written["other_collectives"] == 0
+    assert 0 < written["hidden"] <= 1
+    for row in written["rows"]:
+        assert re.search(rf"^zigzag +{row['scenario']} +equal", stdout, re.MULTILINE)
+
+
+def test_the_timeline_has_what_each_rank_has_done(done):
+    events = json.loads((done[2] / "timeline.json").read_text())["traceEvents"]
+    for rank in range(2):
+        mine = [event for event in events if event["pid"] == f"zigzag, rank {rank}"]
+        assert {event["cat"] for event in mine} == {"forward", "layer", "copy", "restore", "commit"}
+        assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in mine)
+
+
+def test_the_table_in_the_readme_has_the_form_of_what_is_printed(done):
+    shown = re.search(r"<!-- demo -->\n```\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    lines, printed = shown.group(1).splitlines(), done[0].splitlines()
+    assert lines[0].split() == printed[0].split()
+
+    def names(text):
+        return [re.split(r"  +", line)[:2] for line in text if line.startswith("zigzag")], [
+            re.split(r"  +|(?<=cache) ", line)[0] for line in text[-7:-2]
+        ]
+
+    assert names(lines) == names(printed)
+
+
+def test_what_differs_is_named_and_ends_with_1(tmp_path, monkeypatch, capsys):
+    def other(config):
+        return {
+            length: replace(seen, tokens=(*seen.tokens[:-1], seen.tokens[-1] ^ 1))
+            for length, seen in expected(config).items()
+        }
+
+    monkeypatch.setattr(cpkv.demo.run, "expected", other)
+    monkeypatch.setattr(sys, "argv", ["cpkv", "demo", *SMALL, "--out", str(tmp_path)])
+    assert main() == 1
+    stdout = capsys.readouterr().out
+    assert "zigzag, cold: rank 0, request 0: tokens differ" in stdout
+    assert "scenarios are equal" not in stdout
+    assert stdout.count("DIFFER") == len(SCENARIOS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--ranks", "0"], "ranks is 0, want 1 to 16"),
+        (["--split", "halves"], "splits are halves, want some of zigzag, interleave"),
+        (["--page-size", "0"], "page_size is 0, want an integer of at least 1"),
+        (["--out", "/proc/nothing"], "/proc/nothing: No such file or directory"),
+        (["--json", "/nowhere/demo.json"], "--json: /nowhere is no folder, want one that exists"),
+    ],
+)
+def test_what_cannot_be_run_is_told_in_one_line(arguments, words):
+    ran = demo(*arguments)
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert words in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_settings_name_what_is_wrong():
+    with pytest.raises(ConfigError, match="ranks is 17, want 1 to 16"):
+        DemoSettings(ranks=17)
+    with pytest.raises(ConfigError, match="splits are none"):
+        DemoSettings(splits=())
