@@ -62,6 +62,11 @@ def test_the_timeline_has_what_each_rank_has_done(done):
         assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in mine)
 
 
+def test_the_picture_is_one(done):
+    assert (done[2] / "timeline.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert f"picture                  {done[2] / 'timeline.png'}" in done[0]
+
+
 def test_the_table_in_the_readme_has_the_form_of_what_is_printed(done):
     shown = re.search(r"<!-- demo -->\n```\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     lines, printed = shown.group(1).splitlines(), done[0].splitlines()
@@ -69,7 +74,7 @@ def test_the_table_in_the_readme_has_the_form_of_what_is_printed(done):
 
     def names(text):
         return [re.split(r"  +", line)[:2] for line in text if line.startswith("zigzag")], [
-            re.split(r"  +|(?<=cache) ", line)[0] for line in text[-7:-2]
+            re.split(r"  +|(?<=cache) ", line)[0] for line in text[-8:-2]
         ]
 
     assert names(lines) == names(printed)
@@ -101,12 +106,13 @@ def test_what_differs_is_named_and_ends_with_1(tmp_path, monkeypatch, capsys):
         (["--json", "/nowhere/demo.json"], "--json: /nowhere is no folder, want one that exists"),
     ],
 )
-def test_what_cannot_be_run_is_told_in_one_line(arguments, words):
-    ran = demo(*arguments)
-    assert ran.returncode == 2
-    assert ran.stdout == ""
-    assert words in ran.stderr
-    assert ran.stderr.count("\n") == 1
+def test_what_cannot_be_run_is_told_in_one_line(monkeypatch, capsys, arguments, words):
+    monkeypatch.setattr(sys, "argv", ["cpkv", "demo", *arguments])
+    assert main() == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert words in told.err
+    assert told.err.count("\n") == 1
 
 
 def test_settings_name_what_is_wrong():

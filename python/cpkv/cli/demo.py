@@ -77,6 +77,8 @@ _HEADINGS: Final = (
 
 
 def _text(verdict: "Verdict", folder: Path) -> str:
+    from cpkv.demo.picture import is_drawable  # noqa: PLC0415 - imports torch
+
     rows = [
         (
             row.split,
@@ -100,6 +102,7 @@ def _text(verdict: "Verdict", folder: Path) -> str:
         "copies behind compute": f"{verdict.hidden:.0%}",
         "collectives of the cache": f"{verdict.other_collectives}",
         "timeline": f"{folder / 'timeline.json'}",
+        "picture": f"{folder / 'timeline.png'}" if is_drawable() else "none: try pip install 'cpkv[plots]'",
     }
     lines += ["", *(f"{name:<25}{value}" for name, value in facts.items()), ""]
     lines += verdict.problems or [f"all {len(verdict.rows)} scenarios are equal"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cpkv.cp.batch import check_sizes
+from cpkv.demo.picture import draw, is_drawable
 from cpkv.demo.scenarios import RankReport, Scenarios
 from cpkv.demo.verdict import Verdict, expected, judge
 from cpkv.demo.watching import Progress, new_cells
@@ -15,6 +16,8 @@ from cpkv.engine import EngineConfig
 from cpkv.engine.ranks import RankFailure, Ranks
 from cpkv.errors import ConfigError, CpkvError
 
+TIMELINE: Final = "timeline.json"
+PICTURE: Final = "timeline.png"
 SPLITS: Final = ("zigzag", "interleave")
 MOST_RANKS: Final = 16
 WATCH_S: Final = 0.05
@@ -64,7 +67,8 @@ def run_demo(settings: DemoSettings, folder: Path, *, watch: Watch | None = None
 
     Args:
         settings: What is run.
-        folder: Where the timeline is written, `timeline.json`, for Perfetto or chrome://tracing.
+        folder: Where the timeline is written, `timeline.json` for Perfetto or chrome://tracing, and beside it
+            `timeline.png` if there is matplotlib.
         watch: See `Watch`.
 
     Raises:
@@ -75,7 +79,11 @@ def run_demo(settings: DemoSettings, folder: Path, *, watch: Watch | None = None
     plain = replace(settings.engine("zigzag"), host_slots=0, is_cached=False, device_pages=1_024, chunk_tokens=4_096)
     wanted = expected(plain)
     reports = {split: _run_group(settings, split, watch) for split in settings.splits}
-    _write_timeline(folder / "timeline.json", reports)
+    events = _timeline(reports)
+    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+    (folder / TIMELINE).write_text(text, encoding="utf-8")
+    if is_drawable():
+        draw(events, folder / PICTURE)
     return judge(reports, wanted)
 
 
@@ -96,15 +104,16 @@ def _run_group(settings: DemoSettings, split: str, watch: Watch | None) -> list[
 def _check_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "timeline.json").touch()
+        (folder / TIMELINE).touch()
     except OSError as error:
         message = f"{folder}: {error.strerror or error}"
         raise ConfigError(message) from error
 
 
-def _write_timeline(file: Path, reports: Mapping[str, Sequence[RankReport]]) -> None:
+def _timeline(reports: Mapping[str, Sequence[RankReport]]) -> list[dict[str, Any]]:
+    """Return the events of all ranks; times begin with the first."""
     events: list[dict[str, Any]] = [event for ranks in reports.values() for report in ranks for event in report.events]
     first = min((event["ts"] for event in events), default=0.0)
     for event in events:
         event["ts"] -= first
-    file.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+    return events
