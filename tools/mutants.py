@@ -24,6 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / "target" / "mutants"
 COPIED = ("rust", "Cargo.toml", "Cargo.lock", ".config", "python", "tests", "pyproject.toml")
+TESTS_FAILED = 1
+"""What pytest returns if tests fail, or what is around them; if they cannot be run it is another number."""
+SIGNALS = range(-64, 0)
 SOURCES = Path("rust/cpkv-core/src")
 TIMEOUT_S = 300
 """A break that makes the tests hang is noticed, too."""
@@ -87,8 +90,8 @@ def test_package(timeout_s: int | None) -> tuple[str, str]:
     status, output = run(command, timeout_s)
     if status == 0:
         return "survived", ""
-    failed = [line.split()[1] for line in output.splitlines() if line.startswith("FAILED")]
-    if failed or status < 0:
+    failed = [line.split()[1] for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if status in {TESTS_FAILED, *SIGNALS}:
         return "caught", failed[0].removeprefix("tests/") if failed else output
     return "does not build", output.splitlines()[-1]
 

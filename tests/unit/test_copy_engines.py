@@ -123,13 +123,28 @@ def test_whatever_a_copy_thread_raises_is_told(pools):
 # --- Threads ---
 
 
+class WatchedStream(CpuStream):
+    """A stream whose events tell when somebody waits for them."""
+
+    def __init__(self):
+        super().__init__("compute")
+        self.is_waited_for = threading.Event()
+
+    def record(self):
+        event = super().record()
+        wait = event.wait
+        event.wait = lambda *arguments: (self.is_waited_for.set(), wait(*arguments))[1]
+        return event
+
+
 def test_a_copy_begins_when_the_layer_has_been_computed(pools):
     """The old bytes are there when the copy is submitted, the new ones when it may begin."""
-    compute, may_write = CpuStream("compute"), threading.Event()
+    compute, may_write = WatchedStream(), threading.Event()
     engine = CpuEngine()
     pools.scribble_pages([3])
     compute.run(lambda: (may_write.wait(), pools.compute(3, "new")))
     sequence = submit(engine, pools, [3], [0], after=compute)
+    assert compute.is_waited_for.wait(10)
     assert engine.acks.load(BACKUP) < sequence
     may_write.set()
     engine.synchronize()

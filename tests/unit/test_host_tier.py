@@ -635,6 +635,9 @@ def test_a_copy_that_fails_rolls_back_and_the_next_request_goes_on(world, caplog
             world.engine.refuse(copies=copies)
         world.compute(request, [place])
     world.tier.end_forward()
+    if how == "is refused":
+        assert world.engine.next_sequence(BACKUP) == layer + 2, "nothing more is copied for nobody"
+        assert world.tier.counts.hooked_forwards == 0
     world.insert(request)
     if how == "fails":
         for _ in range(layer):
