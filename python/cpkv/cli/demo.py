@@ -26,13 +26,14 @@ DIFFERS: Final = 1
 _NAMES: Final = 2
 
 
-def demo(
+def demo(  # noqa: PLR0913 - one parameter for each option
     *,
     ranks: Annotated[int, typer.Option(help="Context-parallel rank processes.")] = 4,
     page_size: Annotated[int, typer.Option(help="Tokens of a page.")] = 16,
     split: Annotated[
         str, typer.Option(help="How the ranks share a prompt: zigzag, interleave, or both one after the other.")
     ] = "both",
+    device: Annotated[str, typer.Option(help="Where the model runs: cpu or cuda.")] = "cpu",
     folder: Annotated[
         str | None,
         typer.Option(
@@ -51,7 +52,9 @@ def demo(
     from cpkv.demo import DemoSettings, run_demo  # noqa: PLC0415 - imports torch
     from cpkv.demo.run import SPLITS  # noqa: PLC0415 - the same
 
-    settings = DemoSettings(ranks=ranks, page_size=page_size, splits=SPLITS if split == "both" else (split,))
+    settings = DemoSettings(
+        ranks=ranks, page_size=page_size, splits=SPLITS if split == "both" else (split,), device=device
+    )
     file = JsonFile(json_file, source=None) if json_file is not None else None
     place = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="cpkv-demo-"))
     with _watched(settings.ranks) as watch:
@@ -99,7 +102,7 @@ def _text(verdict: "Verdict", folder: Path) -> str:
         "pages seen partial": f"{sum(row.wrong_pages for row in verdict.rows)} of "
         f"{sum(row.pages for row in verdict.rows)}, each compared byte by byte",
         "all-layer fallbacks": f"{verdict.all_layer_forwards}",
-        "copies behind compute": f"{verdict.hidden:.0%}",
+        "copies behind compute": "not known" if verdict.hidden is None else f"{verdict.hidden:.0%}",
         "collectives of the cache": f"{verdict.other_collectives}",
         "timeline": f"{folder / 'timeline.json'}",
         "picture": f"{folder / 'timeline.png'}" if is_drawable() else "none: try pip install 'cpkv[plots]'",

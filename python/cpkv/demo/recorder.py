@@ -86,15 +86,15 @@ class Recorder:
         if stream == BACKUP:
             self._copies.append((began_ns, ended_ns))
 
-    def hidden(self) -> float:
-        """Return which share of the time of backups lies within forwards; 1 without any."""
+    def hidden(self) -> float | None:
+        """Return which share of the time of backups lies within forwards; `None` if no copy was told of."""
         total = sum(end - begin for begin, end in self._copies)
         within = sum(
             max(min(end, forward_end) - max(begin, forward_begin), 0)
             for begin, end in self._copies
             for forward_begin, forward_end in self._forwards
         )
-        return within / total if total else 1.0
+        return within / total if total else None
 
     def _note(self, kind: str, name: str, began_ns: int, ended_ns: int) -> None:
         self.events.append(

@@ -34,11 +34,13 @@ class DemoSettings:
         ranks: Context-parallel ranks of a group.
         page_size: Tokens of a page.
         splits: How prompts are shared; a group for each.
+        device: Where tensors are, "cpu" or "cuda".
     """
 
     ranks: int = 4
     page_size: int = 16
     splits: tuple[str, ...] = SPLITS
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -49,6 +51,7 @@ class DemoSettings:
         if not self.splits or set(self.splits) - set(SPLITS):
             message = f"splits are {', '.join(self.splits) or 'none'}, want some of {', '.join(SPLITS)}"
             raise ConfigError(message)
+        self.engine(self.splits[0])
 
     def engine(self, split: str) -> EngineConfig:
         """Return how the engines of a group are configured."""
@@ -58,6 +61,7 @@ class DemoSettings:
             device_pages=max(1_024 // self.page_size, 16),
             host_slots=max(1_024 // self.page_size, 16),
             chunk_tokens=200,
+            device=self.device,
             keeps_logits=True,
         )
 
@@ -76,7 +80,9 @@ def run_demo(settings: DemoSettings, folder: Path, *, watch: Watch | None = None
         CpkvError: A rank has failed; the message says how.
     """
     _check_folder(folder)
-    plain = replace(settings.engine("zigzag"), host_slots=0, is_cached=False, device_pages=1_024, chunk_tokens=4_096)
+    plain = replace(
+        settings.engine("zigzag"), host_slots=0, is_cached=False, device_pages=1_024, chunk_tokens=4_096, device="cpu"
+    )
     wanted = expected(plain)
     reports = {split: _run_group(settings, split, watch) for split in settings.splits}
     events = _timeline(reports)
@@ -90,7 +96,9 @@ def run_demo(settings: DemoSettings, folder: Path, *, watch: Watch | None = None
 def _run_group(settings: DemoSettings, split: str, watch: Watch | None) -> list[RankReport]:
     cells = new_cells(settings.ranks)
     seen = [Progress(cells, rank) for rank in range(settings.ranks)]
-    with Ranks(Scenarios(cells, split), settings.engine(split), settings.ranks) as ranks:
+    with Ranks(
+        Scenarios(cells, split, is_on_gpu=settings.device != "cpu"), settings.engine(split), settings.ranks
+    ) as ranks:
         while watch is not None and not ranks.are_done():
             watch(split, seen)
             time.sleep(WATCH_S)

@@ -77,7 +77,7 @@ class RankReport:
     Args:
         outcomes: By scenario.
         events: For the timeline, see `Recorder`.
-        hidden: Share of the time of backups that lies within a forward.
+        hidden: Share of the time of backups that lies within a forward; `None` where it is not known.
         counts: Totals of the host tier.
         collectives: The model's, by what they were for.
         other_collectives: All others that the process has taken part in: the cache would have made them.
@@ -85,7 +85,7 @@ class RankReport:
 
     outcomes: dict[str, Outcome]
     events: list[dict[str, Any]]
-    hidden: float
+    hidden: float | None
     counts: dict[str, int]
     collectives: dict[str, int]
     other_collectives: int
@@ -103,16 +103,20 @@ class Scenarios:
     Args:
         progress: Numbers that the watching process reads.
         name: Of the split, for the timeline.
+        is_on_gpu: Whether a GPU copies.
     """
 
-    def __init__(self, progress: Any, name: str) -> None:  # noqa: ANN401 - an array of ctypes
+    def __init__(self, progress: Any, name: str, *, is_on_gpu: bool = False) -> None:  # noqa: ANN401 - of ctypes
         self._cells = progress
         self._name = name
+        self._is_on_gpu = is_on_gpu
         self._recorder: Recorder | None = None
 
-    def new_copy_engine(self, rank: int) -> CopyEngine:
-        """Return an engine of threads that says when it copies, over a slow link."""
+    def new_copy_engine(self, rank: int) -> CopyEngine | None:
+        """Return an engine of threads that says when it copies, over a slow link; a GPU has its own."""
         self._recorder = Recorder(rank, self._name)
+        if self._is_on_gpu:
+            return None
         return CpuEngine(bytes_per_s=LINK_BYTES_PER_S, on_copied=self._recorder.copied)
 
     def __call__(self, engine: Engine) -> RankReport:

@@ -46,14 +46,14 @@ class Verdict:
     Args:
         rows: For each split and scenario.
         all_layer_forwards: Forwards that were not copied layer by layer.
-        hidden: Share of the time of backups that lies within a forward.
+        hidden: Share of the time of backups that lies within a forward; `None` where it is not known.
         other_collectives: What was sent and not by the model, on all ranks.
         collectives: Of the model, by split and what they were for, on each rank.
     """
 
     rows: tuple[Row, ...]
     all_layer_forwards: int
-    hidden: float
+    hidden: float | None
     other_collectives: int
     collectives: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -84,10 +84,11 @@ def judge(reports: Mapping[str, Sequence[RankReport]], wanted: Mapping[int, Seen
     """Compare what all ranks of all groups have reported with what is expected."""
     rows = tuple(_row(split, scenario, ranks, wanted) for split, ranks in reports.items() for scenario in SCENARIOS)
     every = [report for ranks in reports.values() for report in ranks]
+    hidden = [report.hidden for report in every if report.hidden is not None]
     return Verdict(
         rows=rows,
         all_layer_forwards=sum(report.counts["all_layer_forwards"] for report in every),
-        hidden=fmean(report.hidden for report in every),
+        hidden=fmean(hidden) if hidden else None,
         other_collectives=sum(report.other_collectives for report in every),
         collectives={split: ranks[0].collectives for split, ranks in reports.items()},
     )

@@ -1,5 +1,6 @@
 """How large the model is, and how an engine runs it."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -72,8 +73,8 @@ class EngineConfig:
         max_requests: Requests in a forward.
         split: How the ranks share a prompt.
         draft_tokens: Tokens that the draft proposes before each verification.
-        copy_engine: See `cpkv.device.open_engine`.
-        device: Where tensors are.
+        device: Where tensors are: "cpu", "cuda", or one of several GPUs, "cuda:1". Copies are made by the
+            engine that fits.
         is_cached: Whether there is a cache; without, every prompt is computed whole.
         keeps_logits: Whether requests keep the logits of their tokens, to compare them.
     """
@@ -87,7 +88,6 @@ class EngineConfig:
     max_requests: int = 4
     split: Literal["zigzag", "interleave"] = "zigzag"
     draft_tokens: int = 4
-    copy_engine: Literal["cpu", "cuda"] = "cpu"
     device: str = "cpu"
     is_cached: bool = True
     keeps_logits: bool = False
@@ -99,6 +99,19 @@ class EngineConfig:
         if self.host_slots < 0:
             message = f"host_slots is {self.host_slots}, want 0 or more"
             raise ConfigError(message)
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            message = f"device is {self.device!r}, want 'cpu', 'cuda' or 'cuda:' and a number"
+            raise ConfigError(message)
         if self.split not in {"zigzag", "interleave"}:
             message = f"split is {self.split!r}, want 'zigzag' or 'interleave'"
             raise ConfigError(message)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether tensors are on a GPU."""
+        return self.device.startswith("cuda")
+
+    @property
+    def gpu(self) -> int:
+        """Which GPU, as the process counts them; 0 if it is not said."""
+        return int(self.device.partition(":")[2] or 0)

@@ -17,7 +17,7 @@ from torch import Tensor
 from cpkv._core import CacheManager, CommitLog
 from cpkv.cp.tensors import CpTensors
 from cpkv.device import CopyEngine
-from cpkv.drivers import HostTier, open_tier
+from cpkv.drivers import HostTier, open_tier, torch_stream
 from cpkv.engine.config import EngineConfig
 from cpkv.engine.exchange import Exchange, ExchangeError
 from cpkv.engine.forward import Model, Rows, own_rows, pieces_in_turn, tokens_at
@@ -40,7 +40,7 @@ class Engine:
         cp_size: Ranks; `torch.distributed` is initialized if there are several.
         new_log: Returns the commit log of the group, given the cache's fingerprint; needed with several ranks.
         on_layer: Called on this rank when a layer of a forward has ended.
-        copy_engine: What copies, instead of what the configuration names; closed with the engine.
+        copy_engine: What copies, instead of the engine that fits the device; closed with this engine.
     """
 
     def __init__(  # noqa: PLR0913 - one for each part
@@ -89,7 +89,9 @@ class Engine:
                 self.cache,
                 self.pools.layout,
                 self.pools.buffers(),
-                engine=copy_engine or config.copy_engine,
+                engine=copy_engine or ("cuda" if config.is_on_gpu else "cpu"),
+                device=config.gpu,
+                compute_stream=torch_stream(config.gpu) if config.is_on_gpu else lambda: None,
                 ranks_on_host=cp_size,
             )
         self.paging = Paging(config, self.cache, self.pools, rank, cp_size)

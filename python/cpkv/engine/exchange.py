@@ -63,6 +63,8 @@ class Exchange:
         self.calls[what] += 1
         self.bytes[what] += tensor.numel() * tensor.element_size()
         try:
+            if tensor.is_cuda and dist.get_backend() == "gloo":
+                return self._gather(tensor.cpu()).to(tensor.device)
             return self._gather(tensor)
         except RuntimeError as error:
             message = f"the collective for the {what} has failed: {error}"

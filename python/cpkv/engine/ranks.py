@@ -5,7 +5,7 @@ import secrets
 import tempfile
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, Self
@@ -156,7 +156,13 @@ def _run(end: Connection, work: Work, config: EngineConfig, rank: int, place: Pl
 
 def _work(work: Work, config: EngineConfig, rank: int, place: Place) -> Any:  # noqa: ANN401
     torch.set_num_threads(1)
-    backend = "nccl" if config.device.startswith("cuda") else "gloo"
+    backend = "gloo"
+    if config.is_on_gpu:
+        gpus = torch.cuda.device_count()
+        # NCCL takes one rank on a GPU. With more, what they send goes through the host.
+        backend = "nccl" if gpus >= place.cp_size else "gloo"
+        config = replace(config, device=f"cuda:{rank % gpus}")
+        torch.cuda.set_device(config.gpu)
     meeting = Path(place.folder) / "meeting"
     dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=place.cp_size)
     try:

@@ -1,0 +1,25 @@
+"""The reference engine on a GPU says what it says without one: its arithmetic is the same everywhere."""
+
+import pytest
+from gpu_needed import needs_gpu
+
+from cpkv.engine import Engine
+from cpkv.engine.ranks import run_ranks
+from engine_work import NEW_TOKENS, Temperatures, config, prompts, seen_of
+
+torch = needs_gpu()
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
+
+LENGTHS = [1, 64, 230]
+
+
+@pytest.mark.parametrize(("cp_size", "split"), [(1, "zigzag"), (2, "zigzag"), (2, "interleave")])
+def test_cold_hot_and_restored_are_what_a_machine_without_a_gpu_says(cp_size, split):
+    with Engine(config(host_slots=0, is_cached=False)) as engine:
+        wanted = [seen_of(request) for request in engine.generate(prompts(1, LENGTHS), NEW_TOKENS)]
+    for said in run_ranks(Temperatures(LENGTHS), config(split=split, device="cuda"), cp_size):
+        for temperature in ("cold", "hot", "restored", "partly restored"):
+            for seen, want in zip(said[temperature], wanted, strict=True):
+                assert (seen["tokens"], seen["logits"]) == (want["tokens"], want["logits"])
+        assert said["bytes"]["wrong"] == []
+        assert said["all_layer"] == 0
