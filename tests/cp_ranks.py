@@ -39,7 +39,11 @@ def main(rank, ranks, file):
         sent.clear()
         last = tensors.collect_last_token_hidden(mine, all_gather)
         whole = tensors.gather(mine, all_gather)
-        said[name] = {"last": last.tolist(), "is_whole": torch.equal(whole, batch_of(split.tokens)), "sent": sent[:]}
+        said[name] = {
+            "last": last.rows.tolist(),
+            "is_whole": torch.equal(whole, batch_of(split.tokens)),
+            "sent": sent[:],
+        }
     dist.destroy_process_group()
     print(json.dumps(said))  # noqa: T201 - what it is asked for
 

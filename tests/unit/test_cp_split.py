@@ -8,6 +8,7 @@ from cpkv.cp import (
     UNKNOWN,
     CpGroups,
     ExtendBatch,
+    LastHidden,
     as_last_hidden,
     choose_hidden_gather,
     collect_last_token_hidden,
@@ -174,6 +175,34 @@ def test_a_location_has_to_be_this_ranks_and_where_the_token_is():
         page_owners(split, 1)
 
 
+def test_rows_of_a_rank_are_not_taken_for_those_of_last_tokens():
+    # Two requests, and a rank that has two rows.
+    split = zigzag_split([0, 0], [4, 4], cp_size=4, page_size=16)
+    view = split.view(1)
+    assert view.tokens == len(split.batch)
+    with pytest.raises(cpkv.InputError, match=r"hidden has shape \(2, 1\), want \(8, hidden\) of all tokens"):
+        as_last_hidden(split, view.take(np.arange(8.0)[:, None]))
+
+
+def test_a_page_is_not_two_pages():
+    split = zigzag_split([0], [64], cp_size=2, page_size=16)
+    view = split.view(0)
+    with pytest.raises(
+        cpkv.InputError, match=r"locations\[0\] and locations\[16\] are both in page 0, want one each: "
+    ):
+        direct_writes(view, np.r_[0:16, 0:16])
+    split = zigzag_split([0, 0], [32, 32], cp_size=1, page_size=16)
+    with pytest.raises(cpkv.InputError, match="position 0 of request 0 and position 16 of request 1"):
+        direct_writes(split.view(0), np.r_[0:16, 16:32, 32:48, 0:16])
+
+
+def test_turns_go_by_positions_so_that_chunks_do_not_all_begin_with_the_same_rank():
+    whole = interleave_split([0], [11], cp_size=4, page_size=1)
+    chunks = [interleave_split([first], [1], cp_size=4, page_size=1) for first in range(11)]
+    assert page_owners(whole, 0).tolist() == [page_owners(chunk, 0)[0] for chunk in chunks]
+    assert whole.rank_tokens.tolist() == [3, 3, 3, 2]
+
+
 def test_pages_come_from_the_lanes_that_the_cache_gives_them_from():
     cache = cpkv.CacheManager(page_size=4, device_pages=32, lanes=2)
     split = zigzag_split([0, 0], [16, 23], cp_size=2, page_size=4)
@@ -201,7 +230,7 @@ def test_a_narrow_gather_moves_one_row_a_request_and_rank(split_batch):
 
     view = split.view(2)
     collected = collect_last_token_hidden(view, view.take(hidden), all_gather)
-    assert np.array_equal(collected, hidden[[999, 1_299]])
+    assert np.array_equal(as_last_hidden(split, collected), hidden[[999, 1_299]])
     assert moved == [2 * 8 * 4]
     assert narrow_bytes(split, 8, 4) == 4 * moved[0]
 
@@ -210,7 +239,7 @@ def test_the_wrong_ranks_row_is_another_one():
     split = zigzag_split([0], [1_000], cp_size=4, page_size=16)
     hidden = np.arange(1_000.0)[:, None]
     own = np.stack([own_last_hidden(split.view(rank), split.view(rank).take(hidden)) for rank in range(4)])
-    assert pick_last_hidden(split, own)[0] == 999
+    assert pick_last_hidden(split, own).rows[0] == 999
     assert own[1:].sum() == 0, "nobody else claims it"
 
 
@@ -235,8 +264,10 @@ def test_what_is_gathered_has_its_reasons(needs, reasons):
 def test_hidden_states_of_another_number_are_refused():
     split = zigzag_split([0, 0], [40, 9], cp_size=2, page_size=4)
     view = split.view(0)
-    with pytest.raises(cpkv.InputError, match=r"hidden has shape \(48, 3\), want 2 rows for the last tokens or 49"):
+    with pytest.raises(cpkv.InputError, match=r"hidden has shape \(48, 3\), want \(49, hidden\) of all tokens"):
         as_last_hidden(split, np.zeros((48, 3)))
+    with pytest.raises(cpkv.InputError, match=r"hidden has shape \(3, 3\), want \(2, hidden\) of last tokens"):
+        as_last_hidden(split, LastHidden(np.zeros((3, 3))))
     with pytest.raises(cpkv.InputError, match=rf"hidden has shape \(3, 3\), want \({view.tokens} or more, hidden\)"):
         own_last_hidden(view, np.zeros((3, 3)))
     with pytest.raises(cpkv.InputError, match=r"gathered has shape \(2, 1, 3\), want \(2, 2, hidden\)"):
@@ -336,7 +367,7 @@ def test_no_requests_are_a_batch(split_batch):
     view = split.view(1)
     assert (view.tokens, len(view.positions), len(view.rows), len(view.requests)) == (0, 0, 0, 0)
     assert split.restore(np.zeros((2, 0, 5))).shape == (0, 5)
-    assert collect_last_token_hidden(view, np.zeros((0, 5)), lambda own: np.stack([own, own])).shape == (0, 5)
+    assert collect_last_token_hidden(view, np.zeros((0, 5)), lambda own: np.stack([own, own])).rows.shape == (0, 5)
 
 
 def test_the_lengths_are_copied():

@@ -11,7 +11,7 @@ import torch
 
 import cpkv
 from cp_ranks import EXTEND, HIDDEN, PREFIX, SPLITS, batch_of
-from cpkv.cp import interleave_split, zigzag_split
+from cpkv.cp import as_last_hidden, interleave_split, zigzag_split
 from cpkv.cp.tensors import CpTensors
 
 RANKS = 2
@@ -53,7 +53,9 @@ def test_tensors_do_what_arrays_do(split_batch, cp_size, extend):
     ends = torch.from_numpy(np.cumsum(extend) - 1)
     for rank, rows in zip(ranks, padded, strict=True):
         # Padding behind the rows changes nothing.
-        assert torch.equal(rank.collect_last_token_hidden(rows, lambda _: sent), hidden[ends])
+        collected = rank.collect_last_token_hidden(rows, lambda _: sent)
+        assert torch.equal(as_last_hidden(split, collected), hidden[ends])
+        assert torch.equal(as_last_hidden(split, hidden), hidden[ends])
 
 
 def test_what_is_not_finite_elsewhere_does_not_get_into_the_gather():

@@ -11,6 +11,7 @@ from cpkv.cp.group import CpGroups
 from cpkv.cp.interleave import interleave_split
 from cpkv.cp.last_token import (
     HiddenGather,
+    LastHidden,
     as_last_hidden,
     choose_hidden_gather,
     collect_last_token_hidden,
@@ -30,6 +31,7 @@ __all__ = [
     "DirectWrites",
     "ExtendBatch",
     "HiddenGather",
+    "LastHidden",
     "LocalView",
     "Mode",
     "Part",

@@ -60,7 +60,7 @@ class ExtendBatch:
 
 
 def check_sizes(**sizes: int) -> None:
-    """Refuse a size that is no positive integer.
+    """Refuse a size that is no positive integer, or one that no batch can have.
 
     Raises:
         ConfigError: Naming it.
@@ -68,6 +68,9 @@ def check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             message = f"{name} is {size!r}, want an integer of at least 1"
+            raise ConfigError(message)
+        if size > MOST_TOKENS:
+            message = f"{name} is {size}, want {MOST_TOKENS} at most"
             raise ConfigError(message)
 
 

@@ -1,4 +1,4 @@
-"""The interleaved split: the tokens of a request go to the ranks in turns, like cards."""
+"""The interleaved split: the tokens of a request go to the ranks in turns, by their positions."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def interleave_split(
     cp_size: int,
     page_size: int,
 ) -> CpSplit:
-    """Split a batch so that rank r computes tokens r, r + cp_size, and so on, of what is computed of a request.
+    """Split a batch so that rank r computes positions r, r + cp_size, and so on, of what is computed of a request.
 
     Every rank computes a share of each page, so a batch is page-aligned only with one rank, or with pages of
     one token.
@@ -33,15 +33,15 @@ def interleave_split(
     """
     check_sizes(cp_size=cp_size, page_size=page_size)
     batch = ExtendBatch.of(prefix_tokens, extend_tokens)
-    ranks = np.arange(cp_size)[:, None]
+    # From the prefix to the first position that is the rank's.
+    skipped = (np.arange(cp_size)[:, None] - batch.prefix_tokens) % cp_size
     return CpSplit(
         mode="interleave",
         cp_size=cp_size,
         page_size=page_size,
         batch=batch,
-        firsts=(batch.prefix_tokens + ranks)[:, None],
-        # As many as there are multiples of `cp_size` below what is left from the rank's first token on.
-        counts=((batch.extend_tokens - ranks + cp_size - 1) // cp_size).clip(0)[:, None],
+        firsts=(batch.prefix_tokens + skipped)[:, None],
+        counts=((batch.extend_tokens - skipped + cp_size - 1) // cp_size).clip(0)[:, None],
         step=cp_size,
         are_page_aligned=np.full(len(batch), cp_size == 1 or page_size == 1),
     )

@@ -32,6 +32,17 @@ class HiddenGather:
         return not self.reasons
 
 
+@dataclass(frozen=True, slots=True)
+class LastHidden:
+    """The compact form: hidden states of last tokens, and nothing else that looks like them.
+
+    Args:
+        rows: Shape `(batch, hidden)`, a numpy array or a torch tensor.
+    """
+
+    rows: Any
+
+
 def choose_hidden_gather(
     *, needs_input_logprobs: bool = False, captures_hidden: bool = False, captures_for_draft: bool = False
 ) -> HiddenGather:
@@ -52,7 +63,7 @@ def choose_hidden_gather(
 
 
 def narrow_bytes(split: CpSplit, hidden_size: int, element_bytes: int) -> int:
-    """Return what all ranks together receive of a narrow gather, in bytes."""
+    """Return what all ranks together send in a narrow gather, and each of them receives, in bytes."""
     return split.cp_size * len(split.batch) * hidden_size * element_bytes
 
 
@@ -77,26 +88,23 @@ def own_last_hidden(view: LocalView, hidden: NDArray[Any]) -> NDArray[Any]:
     return own
 
 
-def pick_last_hidden(split: CpSplit, gathered: NDArray[Any]) -> NDArray[Any]:
+def pick_last_hidden(split: CpSplit, gathered: NDArray[Any]) -> LastHidden:
     """Take each request's row from the rank that has computed it.
 
     Args:
         split: Of the batch.
         gathered: What all ranks have contributed, shape `(cp_size, batch, hidden)`.
 
-    Returns:
-        Shape `(batch, hidden)`.
-
     Raises:
         InputError: The shape is another one.
     """
     check_gathered(split, gathered)
-    return gathered[split.last_ranks, np.arange(len(split.batch))]
+    return LastHidden(gathered[split.last_ranks, np.arange(len(split.batch))])
 
 
 def collect_last_token_hidden(
     view: LocalView, hidden: NDArray[Any], all_gather: Callable[[NDArray[Any]], NDArray[Any]]
-) -> NDArray[Any]:
+) -> LastHidden:
     """Return the hidden state of the last token of each request on every rank.
 
     Args:
@@ -104,9 +112,6 @@ def collect_last_token_hidden(
         hidden: Of its rows, shape `(tokens, hidden)`, perhaps with padding behind them.
         all_gather: Called once on every rank, with `(batch, hidden)`; returns what all have given in the
             order of the ranks, `(cp_size, batch, hidden)`.
-
-    Returns:
-        Shape `(batch, hidden)`.
 
     Raises:
         InputError: See `own_last_hidden` and `pick_last_hidden`.
@@ -119,25 +124,21 @@ def as_last_hidden(split: CpSplit, hidden: Any) -> Any:  # noqa: ANN401 - a nump
 
     Args:
         split: Of the batch.
-        hidden: The compact form `(batch, hidden)`, which is returned as it is, or all rows in the order of
-            the batch `(tokens, hidden)`. If each request has one token both are the same.
+        hidden: The compact form, or all rows in the order of the batch, shape `(tokens, hidden)`.
 
     Returns:
         Shape `(batch, hidden)`.
 
     Raises:
-        InputError: It has another number of rows.
+        InputError: It has another number of rows: a rank's own ones, perhaps.
     """
-    rows = hidden.shape[0] if hidden.shape else 0
-    if rows == len(split.batch):
-        return hidden
-    if rows == split.tokens:
-        return hidden[split.batch_firsts[1:] - 1]
-    message = (
-        f"hidden has shape {tuple(hidden.shape)}, want {len(split.batch)} rows for the last tokens "
-        f"or {split.tokens} for all of them"
-    )
-    raise InputError(message)
+    compact = isinstance(hidden, LastHidden)
+    rows, want = (hidden.rows, len(split.batch)) if compact else (hidden, split.tokens)
+    if tuple(rows.shape[:1]) != (want,):
+        what = "of last tokens" if compact else "of all tokens"
+        message = f"hidden has shape {tuple(rows.shape)}, want ({want}, hidden) {what}"
+        raise InputError(message)
+    return rows if compact else rows[split.batch_firsts[1:] - 1]
 
 
 def check_rows(view: LocalView, hidden: Any) -> None:  # noqa: ANN401 - see above

@@ -71,8 +71,8 @@ def direct_writes(view: LocalView, locations: NDArray[np.int64]) -> DirectWrites
     Raises:
         DirectWriteError: A request is not page-aligned, or a page is in another rank's lane; the message
             names the first one.
-        InputError: Locations are negative, not as many as rows, no integers, or not at the offsets that
-            the rows' positions have in their pages.
+        InputError: Locations are negative, not as many as rows, no integers, not at the offsets that the rows'
+            positions have in their pages, or in one page for two pages of the batch.
     """
     split = view.split
     page_size, cp_size = split.page_size, split.cp_size
@@ -99,7 +99,26 @@ def direct_writes(view: LocalView, locations: NDArray[np.int64]) -> DirectWrites
             f"for position {view.positions[row]} of request {view.requests[row]}"
         )
         raise DirectWriteError(message)
+    _check_distinct(view, pages)
     return DirectWrites(view, local_pages * page_size + offsets)
+
+
+def _check_distinct(view: LocalView, pages: NDArray[np.int64]) -> None:
+    """Refuse one page where the batch has two: the second would be written over the first."""
+    own = view.positions // view.split.page_size
+    begins = np.ones(view.tokens, np.bool_)
+    begins[1:] = (own[1:] != own[:-1]) | (view.requests[1:] != view.requests[:-1])
+    rows = np.flatnonzero(begins)
+    order = np.argsort(pages[rows], kind="stable")
+    twice = np.flatnonzero(np.diff(pages[rows][order]) == 0)
+    if len(twice):
+        first, second = rows[order[twice[0]]], rows[order[twice[0] + 1]]
+        message = (
+            f"locations[{first}] and locations[{second}] are both in page {pages[first]}, want one each: they are "
+            f"position {view.positions[first]} of request {view.requests[first]} and "
+            f"position {view.positions[second]} of request {view.requests[second]}"
+        )
+        raise InputError(message)
 
 
 def _not_aligned(split: CpSplit, request: int) -> str:

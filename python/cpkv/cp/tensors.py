@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cpkv.cp.last_token import check_gathered, check_rows
+from cpkv.cp.last_token import LastHidden, check_gathered, check_rows
 from cpkv.cp.view import LocalView
 from cpkv.errors import InputError
 
@@ -129,8 +129,8 @@ class CpTensors:
         """
         return self.restore(all_gather(self.padded(rows)))
 
-    def collect_last_token_hidden(self, hidden: Tensor, all_gather: AllGather) -> Tensor:
-        """Return the hidden state of the last token of each request on every rank, shape `(batch, hidden)`.
+    def collect_last_token_hidden(self, hidden: Tensor, all_gather: AllGather) -> LastHidden:
+        """Return the hidden state of the last token of each request on every rank.
 
         One collective of `(batch, hidden)` from each rank.
 
@@ -152,7 +152,7 @@ class CpTensors:
         gathered = all_gather(own)
         check_gathered(split, gathered)
         requests = torch.arange(len(split.batch), device=gathered.device)
-        return gathered[self._last_ranks, requests]
+        return LastHidden(gathered[self._last_ranks, requests])
 
     @staticmethod
     def _check(name: str, rows: Tensor, want: int) -> None:
