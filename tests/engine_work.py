@@ -1,5 +1,6 @@
 """What rank processes of engine tests do. `cpkv.engine.ranks` imports it in each of them."""
 
+import logging
 import os
 import random
 import signal
@@ -144,3 +145,29 @@ class Killed:
         except cpkv.RankError as error:
             return {"said": str(error), "seconds": time.monotonic() - started}
         return None
+
+
+class Drafts:
+    """A prompt whose pages have owners, and one that is too short for that."""
+
+    def options(self, _):
+        os.environ["CPKV_DEBUG_DRAFT_SHARED_KV"] = "1"
+        self.lines = []
+        handler = logging.Handler()
+        handler.emit = lambda record: self.lines.append(record.getMessage())
+        logging.getLogger("cpkv.draft").addHandler(handler)
+        logging.getLogger("cpkv.draft").setLevel(logging.INFO)
+        return {}
+
+    def __call__(self, engine):
+        request = engine.submit(prompts(1, [80])[0], 2)
+        engine.step()
+        mine = [page for page in request.pages[:5] if page % engine.cp_size == engine.rank]
+        said = {
+            "ids": mine,
+            "aligned_pages": sorted(page // engine.cp_size for page in mine),
+            "aligned_rows": len(mine) * engine.config.page_size,
+        }
+        engine.run()
+        engine.generate(prompts(2, [20]), 2)
+        return said | {"lines": self.lines}

@@ -7,14 +7,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import cpkv.demo.run
 from cpkv.cli import main
 from cpkv.demo import DemoSettings
-from cpkv.demo.scenarios import SCENARIOS
+from cpkv.demo.scenarios import SCENARIOS, Scenarios
 from cpkv.demo.verdict import expected
+from cpkv.demo.watching import new_cells
+from cpkv.device import CpuEngine
+from cpkv.engine import Engine
 from cpkv.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(180)  # processes import torch
@@ -74,7 +78,7 @@ def test_the_table_in_the_readme_has_the_form_of_what_is_printed(done):
 
     def names(text):
         return [re.split(r"  +", line)[:2] for line in text if line.startswith("zigzag")], [
-            re.split(r"  +|(?<=cache) ", line)[0] for line in text[-8:-2]
+            re.split(r"  +|(?<=cache) |(?<=compute) ", line)[0] for line in text[-8:-2]
         ]
 
     assert names(lines) == names(printed)
@@ -101,7 +105,9 @@ def test_what_differs_is_named_and_ends_with_1(tmp_path, monkeypatch, capsys):
     [
         (["--ranks", "0"], "ranks is 0, want 1 to 16"),
         (["--split", "halves"], "splits are halves, want some of zigzag, interleave"),
-        (["--page-size", "0"], "page_size is 0, want an integer of at least 1"),
+        (["--page-size", "0"], "page_size is 0, want 1 to 64"),
+        (["--page-size", "65"], "page_size is 65, want 1 to 64"),
+        (["--device", "tpu"], "device is 'tpu', want 'cpu', 'cuda' or 'cuda:' and a number"),
         (["--out", "/proc/nothing"], "/proc/nothing: No such file or directory"),
         (["--json", "/nowhere/demo.json"], "--json: /nowhere is no folder, want one that exists"),
     ],
@@ -113,6 +119,19 @@ def test_what_cannot_be_run_is_told_in_one_line(monkeypatch, capsys, arguments, 
     assert told.out == ""
     assert words in told.err
     assert told.err.count("\n") == 1
+
+
+def test_a_page_that_is_visible_before_it_is_whole_is_seen():
+    """Somebody says that every copy has landed, as soon as it was submitted."""
+    scenarios = Scenarios(new_cells(1), "zigzag")
+    settings = DemoSettings(ranks=1, splits=("zigzag",))
+    options = scenarios.options(0) | {"copy_engine": CpuEngine(bytes_per_s=1e6)}
+    with Engine(settings.engine("zigzag"), **options) as engine:
+        tick = engine.cache.tick
+        engine.tier.cache = SimpleNamespace(tick=lambda step, _, **named: tick(step, [1 << 40] * 3, **named))
+        report = scenarios(engine)
+        engine.tier.cache = engine.cache
+    assert any("a backup, page 0" in wrong for wrong in report.outcomes["cold"].wrong)
 
 
 def test_settings_name_what_is_wrong():

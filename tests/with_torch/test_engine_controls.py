@@ -1,15 +1,15 @@
 """What has to change the engine's output when it is broken, or to be refused: each breaks one thing."""
 
 import random
+import threading
 
 import numpy as np
 import pytest
 import torch
 
 import cpkv
-import cpkv.drivers.opening
 import cpkv.engine.forward
-from cpkv.device import CpuEngine
+from cpkv.device import BACKUP, RESTORE, CpuEngine
 from cpkv.engine import Engine, Stage
 from cpkv.engine.oracle import Oracle
 from engine_work import NEW_TOKENS, compared, config, evict_all, prompts, seen_of
@@ -46,9 +46,9 @@ def acceptance_of(seen):
 
 def test_logits_depend_on_every_byte_that_attention_reads():
     """32 tokens, all of which are read; each time another byte of the target's state is another one."""
-    prompt, draw = prompts(3, [33])[0], random.Random(0)
-    with Engine(config(host_slots=0)) as engine:
-        first = seen_of(engine.generate([prompt], 2)[0])["logits"]
+    prompt, draw = prompts(3, [32])[0], random.Random(0)
+    with Engine(config(host_slots=0, page_size=4)) as engine:
+        first = seen_of(engine.generate([prompt], 1)[0])["logits"]
         for name in ("target_kv", "target_index"):
             for _ in range(24):
                 tensor = draw.choice(engine.pools.tensors[name])
@@ -57,10 +57,10 @@ def test_logits_depend_on_every_byte_that_attention_reads():
                 place = draw.randrange(tensor.shape[1])
                 before = tensor[page, place].clone()
                 tensor[page, place] ^= 0x80
-                now = seen_of(engine.generate([prompt], 2)[0])["logits"]
+                now = seen_of(engine.generate([prompt], 1)[0])["logits"]
                 assert now != first, f"byte {place} of page {page} in {name}"
                 tensor[page, place] = before
-        assert seen_of(engine.generate([prompt], 2)[0])["logits"] == first
+        assert seen_of(engine.generate([prompt], 1)[0])["logits"] == first
 
 
 @pytest.mark.parametrize("name", ["draft_kv", "draft_index"])
@@ -105,22 +105,21 @@ def test_draft_pages_that_the_targets_hook_copies_are_wrong():
     assert all("draft_" in wrong and "on the host" in wrong for wrong in said["wrong"])
 
 
-def test_what_is_visible_before_its_ack_is_not_whole(monkeypatch):
-    slow = CpuEngine(delay_s=lambda _: 0.2)
-    monkeypatch.setattr(cpkv.drivers.opening, "open_engine", lambda *_, **__: slow)
-    with Engine(config()) as engine:
+def test_what_is_visible_before_its_ack_is_not_whole():
+    may_copy = threading.Event()
+    held = CpuEngine(delay_s=lambda _: (may_copy.wait(60), 0.0)[1])
+    with Engine(config(), copy_engine=held) as engine:
         request = engine.submit(prompts(1, [75])[0], 30)
         engine.step()
         assert request.stage is Stage.DECODE
-        oracle = Oracle(engine.config)
-        sequences = [request.tokens]
         # Nothing was copied yet, and somebody says that all of it was.
         report = engine.cache.tick(engine.step_number, [1 << 40, 1 << 40])
         engine.step_number += 1
         assert report.committed
         engine.abort(request)
         evict_all(engine)
-        said = oracle.compare(engine, sequences)
+        said = Oracle(engine.config).compare(engine, [request.tokens])
+        may_copy.set()
         assert said.host_pages == 4
         assert said.wrong
 
@@ -159,24 +158,104 @@ def test_lengths_in_the_order_of_the_sequence_change_the_output(monkeypatch, wan
         assert logits_of(run(engine)) != logits_of(wanted)
 
 
+@pytest.mark.parametrize("chunk_tokens", [16, 37, 38, 39, 64])
+@pytest.mark.parametrize("length", [17, 38, 48, 49, 64])
+def test_where_a_chunk_ends_makes_no_difference(chunk_tokens, length):
+    asked = prompts(2, [length])
+    with Engine(config(host_slots=0, is_cached=False)) as engine:
+        wanted = [seen_of(request) for request in engine.generate(asked, 6)]
+    with Engine(config(chunk_tokens=chunk_tokens)) as engine:
+        assert [seen_of(request) for request in engine.generate(asked, 6)] == wanted
+        assert [seen_of(request)["logits"] for request in engine.generate(asked, 6)] == logits_of(wanted)
+
+
+def test_equal_prompts_in_one_batch_share_what_is_inserted_first(wanted):
+    with Engine(config()) as engine:
+        (prompt, _) = prompts(1, LENGTHS)
+        requests = engine.generate([prompt] * 4, NEW_TOKENS)
+        assert logits_of(map(seen_of, requests)) == [wanted[0]["logits"]] * 4
+        assert compared(engine, requests)["wrong"] == []
+        engine.cache.flush()
+        assert engine.cache.stats().device_free_pages == engine.config.device_pages
+
+
+@pytest.mark.parametrize("gathers_all", [False, True])
+def test_both_forms_of_hidden_states_give_the_same_logits(wanted, gathers_all):
+    with Engine(config(gathers_all_hidden=gathers_all)) as engine:
+        assert logits_of(run(engine)) == logits_of(wanted)
+
+
+# --- Failures ---
+
+
+@pytest.mark.parametrize("new_tokens", [1, 2, NEW_TOKENS])
+@pytest.mark.parametrize("failing", [1, 3, 1_000])
+def test_what_was_read_from_a_restore_that_fails_is_taken_back(new_tokens, failing):
+    """Also if the request has all of its tokens when it is heard of, and if every restore fails."""
+    failures = []
+
+    def fails(stream, _):
+        if stream == RESTORE and len(failures) < failing and is_failing:
+            failures.append(stream)
+            return True
+        return False
+
+    is_failing = False
+    with Engine(config(host_slots=0, is_cached=False)) as engine:
+        wanted = [seen_of(request) for request in engine.generate(prompts(1, LENGTHS), new_tokens)]
+    with Engine(config(), copy_engine=CpuEngine(fails=fails)) as engine:
+        engine.generate(prompts(1, LENGTHS), new_tokens)
+        evict_all(engine)
+        is_failing = True
+        requests = engine.generate(prompts(1, LENGTHS), new_tokens)
+        seen = [seen_of(request) for request in requests]
+        assert failures
+        assert max(request.losses for request in requests) > 0
+        for each, want in zip(seen, wanted, strict=True):
+            assert (each["tokens"], each["logits"]) == (want["tokens"], want["logits"])
+            assert each["acceptance"] == want["acceptance"]
+        is_failing = False
+        assert compared(engine, requests)["wrong"] == []
+        engine.cache.check_integrity()
+        engine.cache.flush()
+        engine.run()
+        stats = engine.cache.stats()
+        assert (stats.device_free_pages, stats.leases) == (stats.device_capacity_pages, stats.leases)
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_backups_that_fail_cost_their_host_copies_and_nothing_else(wanted, every):
+    with Engine(
+        config(), copy_engine=CpuEngine(fails=lambda stream, number: stream == BACKUP and number % every == 0)
+    ) as engine:
+        assert logits_of(run(engine)) == logits_of(wanted)
+        evict_all(engine)
+        assert logits_of(run(engine)) == logits_of(wanted)
+        assert engine.tier.counts.failed_submissions > 0
+
+
 # --- Ends ---
 
 
 @pytest.mark.parametrize("layer", [0, 2, 3])
 def test_an_abort_amid_its_copies_leaves_nothing(wanted, layer):
-    victims = []
+    victims, draining, may_copy = [], [], threading.Event()
 
     def on_layer(ended):
         if victims and ended == layer:
             engine.abort(victims.pop())
+            draining.append(engine.cache.stats().host_draining_slots)
+            may_copy.set()
 
-    engine = Engine(config(), on_layer=on_layer)
+    held = CpuEngine(delay_s=lambda _: (may_copy.wait(60), 0.0)[1])
+    engine = Engine(config(), on_layer=on_layer, copy_engine=held)
     with engine:
         others = [engine.submit(prompt, NEW_TOKENS) for prompt in prompts(1, LENGTHS)]
         victim = engine.submit(prompts(9, [60])[0], NEW_TOKENS)
         victims.append(victim)
         engine.run()
         assert victim.stage is Stage.ABORTED
+        assert draining[0] > 0, "its copies are under way"
         assert [seen_of(request) for request in others] == wanted_with_hits(wanted, 0)
         assert engine.cache.match(np.array(victim.prompt)).pages == 0
         said = compared(engine, others)

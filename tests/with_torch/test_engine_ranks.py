@@ -1,11 +1,23 @@
 """Ranks of the reference engine: what they send, and what happens when one of them breaks or dies."""
 
+import logging
+
 import pytest
 
 import cpkv
 from cpkv.engine import Engine
 from cpkv.engine.ranks import RankFailure, Ranks, run_ranks
-from engine_work import CountedCollectives, DirectAnyway, Killed, Temperatures, WrongRank, config, prompts, seen_of
+from engine_work import (
+    CountedCollectives,
+    DirectAnyway,
+    Drafts,
+    Killed,
+    Temperatures,
+    WrongRank,
+    config,
+    prompts,
+    seen_of,
+)
 
 pytestmark = pytest.mark.timeout(180)  # processes import torch
 
@@ -30,8 +42,8 @@ def test_the_last_token_of_another_rank_is_another_one():
 
 
 @pytest.mark.parametrize("victim", [0, 2])
-def test_a_rank_that_dies_in_a_forward_is_named_and_leaves_nothing(victim):
-    with Ranks(Killed(victim), config(), 3) as ranks:
+def test_a_rank_that_dies_in_a_forward_is_named_and_leaves_nothing(tmp_path, victim):
+    with Ranks(Killed(victim), config(), 3, folder=tmp_path, patience_s=30) as ranks:
         results = ranks.results()
     for rank, said in enumerate(results):
         if rank == victim:
@@ -39,19 +51,38 @@ def test_a_rank_that_dies_in_a_forward_is_named_and_leaves_nothing(victim):
             assert said.said == "the process has ended with status -9"
         else:
             assert said["said"] == f"the process of rank {victim} has died"
-    # The same group can begin again at once.
-    again = run_ranks(Temperatures([40], new_tokens=3), config(), 3)
+            assert said["seconds"] < 30, "long before the patience of the log ends"
+    # The same group can begin again at once, in the same place.
+    with Ranks(Temperatures([40], new_tokens=3), config(), 3, folder=tmp_path) as ranks:
+        again = ranks.results()
     assert {said["digest"] for said in again} == {again[0]["digest"]}
 
 
-def test_a_rank_tells_where_its_draft_writes(monkeypatch, capfd):
+def test_ranks_tell_where_their_drafts_write():
+    (first, second) = run_ranks(Drafts(), config(), 2)
+    for rank, said in enumerate((first, second)):
+        mine = [line.removeprefix(f"rank {rank} of 2: ") for line in said["lines"]]
+        assert mine[0] == (
+            "draft pool of 256 pages, buffers registered: "
+            "draft_kv of 1536 bytes a page, draft_index of 2112 bytes a page"
+        )
+        # 80 tokens are five pages for four segments; 20 are too few for that, and their rows are sent.
+        written = [line for line in mine if line.startswith("draft rows written")]
+        assert (
+            written[0]
+            == f"draft rows written: {said['aligned_rows']} in own pages {said['aligned_pages']}, rows sent: 0"
+        )
+        assert any(line.endswith("rows sent: 10") for line in written)
+        assert any(line.startswith("committed [") for line in mine)
+    assert first["aligned_rows"] + second["aligned_rows"] == 80
+    assert not set(first["ids"]) & set(second["ids"])
+
+
+def test_one_rank_tells_it_on_standard_error(monkeypatch, capfd):
     monkeypatch.setenv("CPKV_DEBUG_DRAFT_SHARED_KV", "1")
+    monkeypatch.setattr(logging.getLogger("cpkv.draft"), "handlers", [])
     with Engine(config()) as engine:
         engine.generate(prompts(1, [40]), 2)
     lines = capfd.readouterr().err.splitlines()
-    assert lines[0] == (
-        "rank 0 of 1: draft pool of 256 pages, buffers registered: "
-        "draft_kv of 1536 bytes a page, draft_index of 2112 bytes a page"
-    )
+    assert lines[0].startswith("rank 0 of 1: draft pool of 256 pages, buffers registered: ")
     assert "rank 0 of 1: draft rows written: 40 in own pages [0, 1, 2], rows sent: 0" in lines
-    assert any(line.startswith("rank 0 of 1: committed [") for line in lines)

@@ -81,6 +81,7 @@ _HEADINGS: Final = (
 
 def _text(verdict: "Verdict", folder: Path) -> str:
     from cpkv.demo.picture import is_drawable  # noqa: PLC0415 - imports torch
+    from cpkv.demo.scenarios import LINK_BYTES_PER_S  # noqa: PLC0415 - the same
 
     rows = [
         (
@@ -98,11 +99,14 @@ def _text(verdict: "Verdict", folder: Path) -> str:
     ]
     widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
     lines = ["  ".join(_aligned(row, widths)).rstrip() for row in (_HEADINGS, *rows)]
+    hidden = "not known"
+    if verdict.hidden is not None:
+        hidden = f"{verdict.hidden:.0%} of their time, over a link slowed down to {LINK_BYTES_PER_S / 1e6:.0f} MB/s"
     facts = {
         "pages seen partial": f"{sum(row.wrong_pages for row in verdict.rows)} of "
         f"{sum(row.pages for row in verdict.rows)}, each compared byte by byte",
         "all-layer fallbacks": f"{verdict.all_layer_forwards}",
-        "copies behind compute": "not known" if verdict.hidden is None else f"{verdict.hidden:.0%}",
+        "backups behind compute": hidden,
         "collectives of the cache": f"{verdict.other_collectives}",
         "timeline": f"{folder / 'timeline.json'}",
         "picture": f"{folder / 'timeline.png'}" if is_drawable() else "none: try pip install 'cpkv[plots]'",

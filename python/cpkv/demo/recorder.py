@@ -1,13 +1,14 @@
 """When the layers, copies and commits of a rank were, in the format of Chrome's trace viewer and Perfetto."""
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from cpkv._core import TickReport
 from cpkv.demo.watching import COMMITS, COPIES, STEPS, Progress
 from cpkv.device import BACKUP
 from cpkv.engine import Engine
+from cpkv.engine.engine import Backup
 
 _ROWS = {"forward": 1, "layer": 2, "copy": 3, "restore": 4, "commit": 5}
 
@@ -28,6 +29,7 @@ class Recorder:
         self._forward_began: int | None = None
         self._forwards: list[tuple[int, int]] = []
         self._copies: list[tuple[int, int]] = []
+        self._lock = threading.Lock()
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._progress: Progress | None = None
 
@@ -59,19 +61,6 @@ class Recorder:
                     break
 
         engine.model.layer_begins, engine.model.layer_ended = layer_begins, layer_ended
-        if engine.tier is not None:
-            tick = engine.tier.tick
-
-            def ticked(step: int, *, now_ns: int | None = None) -> TickReport:
-                began = time.monotonic_ns()
-                report = tick(step, now_ns=now_ns)
-                progress.add(STEPS)
-                if report.committed:
-                    progress.add(COMMITS, len(report.committed))
-                    self._note("commit", f"commit of {len(report.committed)}", began, time.monotonic_ns())
-                return report
-
-            engine.tier.tick = ticked  # type: ignore[method-assign]
 
     def at_layer(self, layer: int, act: Callable[[], None]) -> None:
         """Do something once, when this layer ends next."""
@@ -79,22 +68,32 @@ class Recorder:
 
     def copied(self, stream: int, sequence: int, began_ns: int, ended_ns: int) -> None:
         """Note what the copy engine tells."""
-        if self._progress is not None:
-            self._progress.add(COPIES)
+        with self._lock:  # each stream has a thread
+            if self._progress is not None:
+                self._progress.add(COPIES)
         kind = "copy" if stream == BACKUP else "restore"
         self._note(kind, f"{kind} {sequence}", began_ns, ended_ns)
         if stream == BACKUP:
             self._copies.append((began_ns, ended_ns))
 
-    def hidden(self) -> float | None:
-        """Return which share of the time of backups lies within forwards; `None` if no copy was told of."""
+    def committed(self, backups: Sequence[Backup]) -> None:
+        """Note what a tick has made visible."""
+        if self._progress is not None:
+            self._progress.add(STEPS)
+            self._progress.add(COMMITS, len(backups))
+        if backups:
+            now = time.monotonic_ns()
+            self._note("commit", f"commit of {len(backups)}", now, now)
+
+    def backup_ns(self) -> tuple[int, int]:
+        """Return how long backups were copied, and how much of it lies within forwards, in nanoseconds."""
         total = sum(end - begin for begin, end in self._copies)
         within = sum(
             max(min(end, forward_end) - max(begin, forward_begin), 0)
             for begin, end in self._copies
             for forward_begin, forward_end in self._forwards
         )
-        return within / total if total else None
+        return total, within
 
     def _note(self, kind: str, name: str, began_ns: int, ended_ns: int) -> None:
         self.events.append(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from cpkv.cp.batch import check_sizes
 from cpkv.demo.picture import draw, is_drawable
 from cpkv.demo.scenarios import RankReport, Scenarios
 from cpkv.demo.verdict import Verdict, expected, judge
@@ -20,6 +19,7 @@ TIMELINE: Final = "timeline.json"
 PICTURE: Final = "timeline.png"
 SPLITS: Final = ("zigzag", "interleave")
 MOST_RANKS: Final = 16
+MOST_PAGE: Final = 64
 WATCH_S: Final = 0.05
 
 Watch = Callable[[str, Sequence[Progress]], None]
@@ -44,7 +44,9 @@ class DemoSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
-        check_sizes(page_size=self.page_size)
+        if not 1 <= self.page_size <= MOST_PAGE:
+            message = f"page_size is {self.page_size}, want 1 to {MOST_PAGE}, so that prompts have several pages"
+            raise ConfigError(message)
         if not 1 <= self.ranks <= MOST_RANKS:
             message = f"ranks is {self.ranks}, want 1 to {MOST_RANKS}"
             raise ConfigError(message)

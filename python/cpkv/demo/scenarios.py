@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from cpkv.demo.recorder import Recorder
 from cpkv.demo.watching import Progress
-from cpkv.device import CopyEngine, CpuEngine
+from cpkv.device import CpuEngine
 from cpkv.engine import Engine, Request, Stage
+from cpkv.engine.engine import Backup
 from cpkv.engine.exchange import count_collectives
 from cpkv.engine.oracle import Oracle
 
@@ -57,7 +58,8 @@ class Outcome:
 
     Args:
         requests: Those that were served to their end.
-        pages: Pages of this rank's lane whose bytes were compared, in every component and layer.
+        pages: Pages of this rank's lane whose bytes were compared, in every component and layer: on the host in
+            the moment of their commit, and at the end wherever a match finds them.
         wrong: Those that were not what they have to be.
         problems: What else is not as it should be.
         seconds: What it has taken, the comparison of bytes left out.
@@ -77,7 +79,8 @@ class RankReport:
     Args:
         outcomes: By scenario.
         events: For the timeline, see `Recorder`.
-        hidden: Share of the time of backups that lies within a forward; `None` where it is not known.
+        backup_ns: How long backups were copied, and how much of it lies within forwards, in nanoseconds; 0 where
+            nobody tells.
         counts: Totals of the host tier.
         collectives: The model's, by what they were for.
         other_collectives: All others that the process has taken part in: the cache would have made them.
@@ -85,7 +88,7 @@ class RankReport:
 
     outcomes: dict[str, Outcome]
     events: list[dict[str, Any]]
-    hidden: float | None
+    backup_ns: tuple[int, int]
     counts: dict[str, int]
     collectives: dict[str, int]
     other_collectives: int
@@ -111,13 +114,29 @@ class Scenarios:
         self._name = name
         self._is_on_gpu = is_on_gpu
         self._recorder: Recorder | None = None
+        self._engine: Engine | None = None
+        self._oracle: Oracle | None = None
+        self._pages = 0
+        """Compared in the moment of their commits, in this scenario."""
+        self._wrong: list[str] = []
 
-    def new_copy_engine(self, rank: int) -> CopyEngine | None:
-        """Return an engine of threads that says when it copies, over a slow link; a GPU has its own."""
+    def options(self, rank: int) -> dict[str, Any]:
+        """Return what an engine is told of: copies over a slow link, unless a GPU has its own, and commits."""
         self._recorder = Recorder(rank, self._name)
-        if self._is_on_gpu:
-            return None
-        return CpuEngine(bytes_per_s=LINK_BYTES_PER_S, on_copied=self._recorder.copied)
+        options: dict[str, Any] = {"on_commit": self._committed}
+        if not self._is_on_gpu:
+            options["copy_engine"] = CpuEngine(bytes_per_s=LINK_BYTES_PER_S, on_copied=self._recorder.copied)
+        return options
+
+    def _committed(self, backups: list[Backup]) -> None:
+        """Compare what has become visible at once: a moment later it would be whole in any case."""
+        if self._recorder is not None:
+            self._recorder.committed(backups)
+        if self._engine is not None and self._oracle is not None:
+            for backup in backups:
+                compared = self._oracle.compare_backup(self._engine, backup)
+                self._pages += compared.host_pages
+                self._wrong += compared.wrong
 
     def __call__(self, engine: Engine) -> RankReport:
         """Run all scenarios."""
@@ -125,7 +144,7 @@ class Scenarios:
         recorder = self._recorder or Recorder(engine.rank, self._name)
         progress = Progress(self._cells, engine.rank)
         recorder.attach(engine, progress)
-        oracle = Oracle(engine.config)
+        self._engine, self._oracle = engine, Oracle(engine.config)
         asked = prompts(engine.config.model.vocab)
         outcomes = {}
         acts: dict[str, Callable[[], list[Request]]] = {
@@ -142,8 +161,10 @@ class Scenarios:
             requests = act()
             outcome = Outcome([Seen.of(request) for request in requests if request.stage is Stage.FINISHED])
             outcome.seconds = time.monotonic() - started
-            compared = oracle.compare(engine, [request.tokens for request in requests])
-            outcome.pages, outcome.wrong = compared.device_pages + compared.host_pages, list(compared.wrong)
+            compared = self._oracle.compare(engine, [request.tokens for request in requests])
+            outcome.pages = compared.device_pages + compared.host_pages + self._pages
+            outcome.wrong = [*self._wrong, *compared.wrong]
+            self._pages, self._wrong = 0, []
             outcome.problems = _problems(name, engine, requests)
             outcomes[name] = outcome
         counts = engine.tier.counts.as_dict() if engine.tier is not None else {}
@@ -151,7 +172,7 @@ class Scenarios:
         return RankReport(
             outcomes=outcomes,
             events=recorder.events,
-            hidden=recorder.hidden(),
+            backup_ns=recorder.backup_ns(),
             counts=counts,
             collectives=dict(engine.exchange.calls),
             other_collectives=calls.total() - engine.exchange.calls.total(),

@@ -46,7 +46,7 @@ class Verdict:
     Args:
         rows: For each split and scenario.
         all_layer_forwards: Forwards that were not copied layer by layer.
-        hidden: Share of the time of backups that lies within a forward; `None` where it is not known.
+        hidden: Share of the time of all backups that lies within a forward; `None` where it is not known.
         other_collectives: What was sent and not by the model, on all ranks.
         collectives: Of the model, by split and what they were for, on each rank.
     """
@@ -84,11 +84,11 @@ def judge(reports: Mapping[str, Sequence[RankReport]], wanted: Mapping[int, Seen
     """Compare what all ranks of all groups have reported with what is expected."""
     rows = tuple(_row(split, scenario, ranks, wanted) for split, ranks in reports.items() for scenario in SCENARIOS)
     every = [report for ranks in reports.values() for report in ranks]
-    hidden = [report.hidden for report in every if report.hidden is not None]
+    copied, within = (sum(report.backup_ns[place] for report in every) for place in range(2))
     return Verdict(
         rows=rows,
         all_layer_forwards=sum(report.counts["all_layer_forwards"] for report in every),
-        hidden=fmean(hidden) if hidden else None,
+        hidden=within / copied if copied else None,
         other_collectives=sum(report.other_collectives for report in every),
         collectives={split: ranks[0].collectives for split, ranks in reports.items()},
     )

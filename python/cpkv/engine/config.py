@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cpkv.cp.batch import check_sizes
-from cpkv.engine.exact import MOST_INPUTS
+from cpkv.engine.exact import MOST_INPUTS, MOST_KEYS
 from cpkv.errors import ConfigError
 
 
@@ -40,6 +40,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         """Refuse what is not positive."""
         check_sizes(**{name: getattr(self, name) for name in self.__slots__ if name != "seed"})
+        if self.top_k > MOST_KEYS:
+            message = f"top_k is {self.top_k}, want {MOST_KEYS} at most, so that sums over keys are exact"
+            raise ConfigError(message)
         if self.rope % 2:
             message = f"rope is {self.rope}, want an even number"
             raise ConfigError(message)
@@ -76,6 +79,7 @@ class EngineConfig:
         device: Where tensors are: "cpu", "cuda", or one of several GPUs, "cuda:1". Copies are made by the
             engine that fits.
         is_cached: Whether there is a cache; without, every prompt is computed whole.
+        gathers_all_hidden: Whether the hidden states of all tokens are gathered, as if a request wanted them back.
         keeps_logits: Whether requests keep the logits of their tokens, to compare them.
     """
 
@@ -90,6 +94,7 @@ class EngineConfig:
     draft_tokens: int = 4
     device: str = "cpu"
     is_cached: bool = True
+    gathers_all_hidden: bool = False
     keeps_logits: bool = False
 
     def __post_init__(self) -> None:

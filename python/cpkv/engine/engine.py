@@ -6,6 +6,7 @@ alike on all of them; only the model sends anything. The places where an engine 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Final, Self
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cpkv._core import CacheManager, CommitLog
+from cpkv.cp import as_last_hidden, choose_hidden_gather
 from cpkv.cp.tensors import CpTensors
 from cpkv.device import CopyEngine
 from cpkv.drivers import HostTier, open_tier, torch_stream
@@ -27,6 +29,26 @@ from cpkv.engine.request import Request, Stage
 from cpkv.errors import ConfigError, InputError
 
 DEATH_IS_KNOWN_S: Final = 10.0
+OVER: Final = frozenset({Stage.FINISHED, Stage.ABORTED})
+MOST_LOSSES: Final = 2
+"""Restores that may fail under a request; after that it computes everything itself."""
+WAITING_S: Final = 0.0005
+"""Between steps in which there is nothing to do but to wait for copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """Pages whose copies were reserved before a forward.
+
+    Args:
+        tokens: The sequence they belong to.
+        first_page: The place of the first of them in it.
+        slots: Their host slots, of all lanes.
+    """
+
+    tokens: tuple[int, ...]
+    first_page: int
+    slots: tuple[int, ...]
 
 
 class Engine:
@@ -40,6 +62,7 @@ class Engine:
         cp_size: Ranks; `torch.distributed` is initialized if there are several.
         new_log: Returns the commit log of the group, given the cache's fingerprint; needed with several ranks.
         on_layer: Called on this rank when a layer of a forward has ended.
+        on_commit: Called on this rank after each tick, with the backups that it has made visible.
         copy_engine: What copies, instead of the engine that fits the device; closed with this engine.
     """
 
@@ -52,6 +75,7 @@ class Engine:
         new_log: Callable[[int], CommitLog] | None = None,
         on_layer: Callable[[int], None] | None = None,
         copy_engine: CopyEngine | None = None,
+        on_commit: Callable[[list[Backup]], None] | None = None,
     ) -> None:
         if cp_size > 1 and new_log is None:
             message = f"cp_size is {cp_size}, want a commit log: see cpkv.engine.ranks"
@@ -61,7 +85,12 @@ class Engine:
         self.pools = Pools(config)
         self.exchange = Exchange(rank, cp_size)
         self.requests: list[Request] = []
+        """Those that have not ended."""
+        self._submitted = 0
         self._on_layer = on_layer
+        self._on_commit = on_commit
+        self._backups: dict[int, Backup] = {}
+        """What was reserved and is not visible yet, by operation, if somebody wants to know."""
         self.step_number = 0
         """Of the next tick."""
         self._is_in_forward = False
@@ -85,15 +114,20 @@ class Engine:
         # cpkv: the host tier, over the engine's own tensors.
         self.tier: HostTier | None = None
         if config.host_slots:
-            self.tier = open_tier(
-                self.cache,
-                self.pools.layout,
-                self.pools.buffers(),
-                engine=copy_engine or ("cuda" if config.is_on_gpu else "cpu"),
-                device=config.gpu,
-                compute_stream=torch_stream(config.gpu) if config.is_on_gpu else lambda: None,
-                ranks_on_host=cp_size,
-            )
+            try:
+                self.tier = open_tier(
+                    self.cache,
+                    self.pools.layout,
+                    self.pools.buffers(),
+                    engine=copy_engine or ("cuda" if config.is_on_gpu else "cpu"),
+                    device=config.gpu,
+                    compute_stream=torch_stream(config.gpu) if config.is_on_gpu else lambda: None,
+                    ranks_on_host=cp_size,
+                )
+            except BaseException:
+                if self.log is not None:
+                    self.log.close()
+                raise
         self.paging = Paging(config, self.cache, self.pools, rank, cp_size)
         self.model = Model(config, self.pools, self.exchange, self._layer_begins, self._layer_ended)
         self.model.draft_log.pool(self.pools)
@@ -121,7 +155,8 @@ class Engine:
         if most > self.config.device_pages * self.cp_size * self.config.page_size // 2:
             message = f"a request takes up to {most} tokens, want half of the device pages at most"
             raise InputError(message)
-        request = Request(len(self.requests), tuple(prompt), new_tokens)
+        request = Request(self._submitted, tuple(prompt), new_tokens)
+        self._submitted += 1
         self.requests.append(request)
         return request
 
@@ -142,7 +177,7 @@ class Engine:
         Its copies may be under way: nothing of them becomes visible, and no page is used again before they
         have ended. To be called on every rank at the same place.
         """
-        if request.stage in {Stage.FINISHED, Stage.ABORTED}:
+        if request.stage in OVER:
             return
         request.stage = Stage.ABORTED
         if self._is_in_forward:
@@ -176,11 +211,9 @@ class Engine:
 
     def _do_step(self) -> bool:
         self._tick()
-        alive = [request for request in self.requests if request.stage not in {Stage.FINISHED, Stage.ABORTED}]
-        for request in alive:
-            # cpkv: a restore that it relies on has failed: it starts anew.
-            if request.lease is not None and request.lease.lost:
-                self._restart(request)
+        for request in self.requests:
+            self._look_at_restores(request)
+        alive = self.requests = [request for request in self.requests if request.stage not in OVER]
         for request in [request for request in alive if request.stage is Stage.WAITING]:
             if not self.paging.has_room(request, alive) or not self._admit(request):
                 break
@@ -193,16 +226,40 @@ class Engine:
         if decode:
             self._decode(decode)
             return True
-        if alive:
+        if any(request.stage is not Stage.ENDING for request in alive):
             self._retract_one(alive)
             return True
-        return self.tier is not None and self.cache.has_work()
+        is_waiting = bool(alive) or (self.tier is not None and self.cache.has_work())
+        if is_waiting:
+            sleep(WAITING_S)
+        return is_waiting
 
     def _tick(self) -> None:
         if self.tier is not None:
             # cpkv: what has landed on all ranks becomes visible, on all of them in this step.
-            self.model.draft_log.ticked(self.tier.tick(self.step_number))
+            report = self.tier.tick(self.step_number)
+            self.model.draft_log.ticked(report)
+            for operation, _ in report.rolled_back:
+                self._backups.pop(operation, None)
+            committed = [self._backups.pop(operation) for operation in report.committed if operation in self._backups]
+            if self._on_commit is not None:
+                self._on_commit(committed)
         self.step_number += 1
+
+    def _look_at_restores(self, request: Request) -> None:
+        """Take back what was computed from a restore that has failed, and believe what nothing hangs on any more."""
+        lease = request.lease
+        if request.stage in OVER:
+            return
+        if lease is not None and lease.lost:
+            # cpkv: on some rank a copy has failed that the request has read: it starts anew, from what was certain.
+            request.take_back()
+            self._restart(request)
+        elif lease is None or not lease.restores():
+            # cpkv: until then a token may be wrong, and the answer is not final.
+            request.settle()
+            if request.stage is Stage.ENDING:
+                self._finish(request)
 
     # --- Admission ---
 
@@ -210,7 +267,7 @@ class Engine:
         """Look for what is cached of a prompt, hold it, and begin to bring back what is on the host."""
         tokens = np.array(request.tokens)
         # cpkv: the longest prefix, and a lease on it. Something has to be left to compute.
-        limit = len(tokens) - 1 if self.config.is_cached else 0
+        limit = len(tokens) - 1 if self.config.is_cached and request.losses < MOST_LOSSES else 0
         lease = self.cache.lock(self.cache.match(tokens, limit=limit))
         lanes = [slot % self.cp_size for slot in lease.host_slots()]
         if lanes:
@@ -259,26 +316,34 @@ class Engine:
 
         hidden = self.model.target(rows())
         logits = self.model.logits(self._last_hidden(tensors, hidden, "last token"))
-        for request, end, own in zip(requests, ends, logits, strict=True):
-            if end == len(request.tokens):
+        are_whole = [end == len(request.tokens) for request, end in zip(requests, ends, strict=True)]
+        for request, is_whole, own in zip(requests, are_whole, logits, strict=True):
+            if is_whole:
                 self._take_tokens(request, own[None])
         drafted = self._last_hidden(tensors, self.model.draft(rows(), hidden), "draft's last token")
         proposals = self._sampled(drafted)
         self._end_forward()
-        for request, end, own, proposal in zip(requests, ends, drafted, proposals, strict=True):
+        for request, end, is_whole, own, proposal in zip(requests, ends, are_whole, drafted, proposals, strict=True):
             if request.stage is Stage.ABORTED:
                 continue
             request.computed = end
             request.draft_hidden, request.proposal = own, proposal
             self._insert(request, request.reserved or end)
-            if end == len(request.tokens) - 1:
+            if is_whole:
                 request.stage = Stage.DECODE
                 self._finish_if_done(request)
 
     def _last_hidden(self, tensors: CpTensors, hidden: Tensor, what: str) -> Tensor:
-        """Return the hidden state of each request's last token; sampling needs no other."""
-        # cpkv: nothing here reads the hidden states of other tokens, so that one row a request and rank is sent.
-        return tensors.collect_last_token_hidden(hidden, lambda own: self.exchange.all_gather(what, own))
+        """Return the hidden state of each request's last token, shape `(batch, hidden)`."""
+
+        def all_gather(own: Tensor) -> Tensor:
+            return self.exchange.all_gather(what, own)
+
+        # cpkv: if nobody reads the hidden states of other tokens, one row a request and rank is sent.
+        is_narrow = choose_hidden_gather(captures_hidden=self.config.gathers_all_hidden).is_narrow
+        gathered = (tensors.collect_last_token_hidden if is_narrow else tensors.gather)(hidden, all_gather)
+        last: Tensor = as_last_hidden(tensors.view.split, gathered)
+        return last
 
     def _take_tokens(self, request: Request, logits: Tensor) -> None:
         request.tokens += logits.argmax(-1).tolist()
@@ -304,6 +369,10 @@ class Engine:
         # cpkv: host slots before the forward, all or nothing for each request.
         for request, transaction in zip(requests, self.cache.reserve(batch), strict=True):
             request.transaction = transaction
+            if self._on_commit is not None and transaction.id is not None:
+                slots = tuple(transaction.plan()[1])
+                first_page = (request.reserved - 1) // self.config.page_size - len(slots)
+                self._backups[transaction.id] = Backup(tuple(request.tokens[: request.reserved]), first_page, slots)
 
     def _new_pages(self, request: Request, tokens: int) -> list[int]:
         """Return the pages behind the lease's that so many tokens complete."""
@@ -446,6 +515,11 @@ class Engine:
     def _finish_if_done(self, request: Request) -> None:
         if len(request.generated) < request.new_tokens:
             return
+        request.stage = Stage.ENDING
+        if request.lease is None or not request.lease.restores():
+            self._finish(request)
+
+    def _finish(self, request: Request) -> None:
         del request.tokens[len(request.prompt) + request.new_tokens :]
         del request.logits[request.new_tokens :]
         self._insert(request, len(request.tokens))
@@ -454,7 +528,7 @@ class Engine:
 
     def _retract_one(self, alive: Sequence[Request]) -> None:
         """Take the pages of the youngest request that has some, so that an older one can go on."""
-        holding = [request for request in alive if request.pages]
+        holding = [request for request in alive if request.pages and request.stage is not Stage.ENDING]
         if len(holding) > 1:
             victim = holding[-1]
             if victim.stage is Stage.DECODE:

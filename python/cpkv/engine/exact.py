@@ -20,6 +20,9 @@ WEIGHT_BITS: Final = 7
 """Weights are integers up to `2**7` by a power of two."""
 MOST_INPUTS: Final = 512
 """Of a product with a weight: 37 and 7 bits, and 9 for the sum, are the 53 that `float64` has."""
+MOST_KEYS: Final = 1 << 15
+"""Shares of 32 bits, and latents of 15, leave 6 bits for a sum over keys whose shares are 1 in all, and shares are
+at most 3 bits before they are divided: far more keys than that would do."""
 LARGEST: Final = 31.0
 
 

@@ -66,6 +66,8 @@ class Exchange:
             if tensor.is_cuda and dist.get_backend() == "gloo":
                 return self._gather(tensor.cpu()).to(tensor.device)
             return self._gather(tensor)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             message = f"the collective for the {what} has failed: {error}"
             raise ExchangeError(message) from error

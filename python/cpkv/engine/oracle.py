@@ -5,16 +5,15 @@ something is wrong.
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cpkv._core import PageIds
 from cpkv.engine.config import EngineConfig
-from cpkv.engine.engine import Engine
+from cpkv.engine.engine import Backup, Engine
 from cpkv.engine.exchange import Exchange
 from cpkv.engine.forward import Model, Rows, pieces_in_turn
 from cpkv.engine.pools import Pools
@@ -22,6 +21,9 @@ from cpkv.errors import UsageError
 
 Pages = dict[tuple[str, int], Tensor]
 """For each component and layer the rows of pages, `uint8`, shape `(pages, row_bytes)`."""
+
+PageRows = tuple[str, int, dict[tuple[str, int], bytes]]
+"""Where a page is, its place in its sequence, and its bytes by component and layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class Oracle:
             engine: Between two of its steps, without a restore under way.
             sequences: Tokens.
         """
-        device, host, wrong = 0, 0, []
+        device, host = 0, 0
+        wrong: list[str] = []
         for number, tokens in enumerate(sequences):
             with engine.cache.lock(engine.cache.match(np.array(tokens))) as lease:
                 if lease.restores():
@@ -73,11 +76,26 @@ class Oracle:
                 of_device = _own(engine, 0, lease.page_ids())
                 of_host = _own(engine, lease.device_pages, lease.host_slots())
                 device, host = device + len(of_device), host + len(of_host)
-                for place, page, rows in [*_device_rows(engine, of_device), *_host_rows(engine, of_host)]:
-                    for row, stored in rows.items():
-                        if stored != self.pages(tokens)[row][page].cpu().numpy().tobytes():
-                            wrong.append(f"sequence {number}, page {page}, {row[0]} of layer {row[1]} {place}")
+                rows = [*_device_rows(engine, of_device), *_host_rows(engine, of_host)]
+                wrong += self._wrong(tokens, f"sequence {number}", rows)
         return Compared(device, host, tuple(wrong))
+
+    def compare_backup(self, engine: Engine, backup: Backup) -> Compared:
+        """Compare the host slots of a backup that has just become visible, those in the lane of this rank.
+
+        Args:
+            engine: Whose tick has made it visible.
+            backup: What it is of.
+        """
+        own = _own(engine, backup.first_page, backup.slots)
+        wrong = list(self._wrong(backup.tokens, "a backup", _host_rows(engine, own)))
+        return Compared(0, len(own), tuple(wrong))
+
+    def _wrong(self, tokens: Sequence[int], what: str, pages: Iterable[PageRows]) -> Iterator[str]:
+        for place, page, rows in pages:
+            for row, stored in rows.items():
+                if stored != self.pages(tokens)[row][page].numpy().tobytes():
+                    yield f"{what}, page {page}, {row[0]} of layer {row[1]} {place}"
 
     def _computed(self, tokens: tuple[int, ...]) -> Pages:
         count, size = len(tokens) - 1, self._config.page_size
@@ -102,15 +120,13 @@ class Oracle:
         }
 
 
-def _own(engine: Engine, first_page: int, ids: PageIds) -> list[tuple[int, int]]:
+def _own(engine: Engine, first_page: int, ids: Iterable[int]) -> list[tuple[int, int]]:
     """Return the pages whose page or slot is in the own lane, with its place there."""
     ranks = engine.cp_size
     return [(page, id_ // ranks) for page, id_ in enumerate(ids, first_page) if id_ % ranks == engine.rank]
 
 
-def _device_rows(
-    engine: Engine, pages: list[tuple[int, int]]
-) -> Iterator[tuple[str, int, dict[tuple[str, int], bytes]]]:
+def _device_rows(engine: Engine, pages: list[tuple[int, int]]) -> Iterator[PageRows]:
     for page, own in pages:
         rows = {
             (name, layer): tensor[own].cpu().numpy().tobytes()
@@ -120,7 +136,7 @@ def _device_rows(
         yield f"on the device (page {own})", page, rows
 
 
-def _host_rows(engine: Engine, slots: list[tuple[int, int]]) -> Iterator[tuple[str, int, dict[tuple[str, int], bytes]]]:
+def _host_rows(engine: Engine, slots: list[tuple[int, int]]) -> Iterator[PageRows]:
     if engine.tier is None:
         return
     host = engine.tier.host

@@ -29,14 +29,16 @@ class Paging:
     def has_room(self, request: Request, alive: Sequence[Request]) -> bool:
         """Whether a request may begin beside those that have.
 
-        They are expected to generate half of what they may. One that had to give way is not: it comes back
-        when everything fits.
+        They are expected to generate half of what they may. One that had to give way comes back when all that
+        are older have ended: it would take the pages that it has just given.
         """
-        begun = [other for other in alive if other.stage in {Stage.PREFILL, Stage.DECODE}]
+        begun = [other for other in alive if other.stage is not Stage.WAITING]
         if not begun:
             return True
-        share = 1.0 if request.retracted else 0.5
-        missing = sum(self._pages_of(other, share) - len(other.pages) for other in begun)
+        if request.retracted and any(other.number < request.number for other in begun):
+            return False
+        share = 0.5
+        missing = sum(max(self._pages_of(other, share) - len(other.pages), 0) for other in begun)
         lanes = range(self.cp_size)
         free = sum(self.cache.free_pages(lane) + self.cache.evictable_pages(lane) for lane in lanes)
         return self._pages_of(request, share) + missing <= free

@@ -19,13 +19,14 @@ from cpkv.engine.engine import Engine
 from cpkv.errors import CpkvError
 
 JOIN_S: Final = 60.0
+MEETING: Final = "meeting"
 PATIENCE_S: Final = 30.0
 """After which a silent rank is an error on all others."""
 
 Work = Callable[[Engine], Any]
 """What a rank does with its engine, alike on all ranks; has to be importable. Returns what can be pickled.
 
-If it has a method `new_copy_engine(rank)`, that returns what copies on a rank.
+If it has a method `options(rank)`, that returns more arguments of the engine on a rank, such as what copies.
 """
 
 
@@ -92,11 +93,23 @@ class Ranks:
         config: Of the engines.
         cp_size: Ranks.
         patience_s: See `run_ranks`.
+        folder: Where they meet; a new one that goes with them if not given.
     """
 
-    def __init__(self, work: Work, config: EngineConfig, cp_size: int, *, patience_s: float = PATIENCE_S) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="cpkv-ranks-")
-        place = Place(self._folder.name, secrets.randbits(62), cp_size, patience_s)
+    def __init__(
+        self,
+        work: Work,
+        config: EngineConfig,
+        cp_size: int,
+        *,
+        patience_s: float = PATIENCE_S,
+        folder: Path | None = None,
+    ) -> None:
+        self._own_folder = None if folder else tempfile.TemporaryDirectory(prefix="cpkv-ranks-")
+        where = folder or Path(self._own_folder.name if self._own_folder else ".")
+        # What an earlier group has left is none of this one's.
+        (where / MEETING).unlink(missing_ok=True)
+        place = Place(str(where), secrets.randbits(62), cp_size, patience_s)
         context = multiprocessing.get_context("forkserver")
         # Importing torch takes longer than what the ranks do: once for all of them.
         context.set_forkserver_preload(["cpkv.engine.ranks"])
@@ -136,7 +149,8 @@ class Ranks:
             process.join()
         for end in self._ends:
             end.close()
-        self._folder.cleanup()
+        if self._own_folder is not None:
+            self._own_folder.cleanup()
 
     def __enter__(self) -> Self:
         return self
@@ -163,13 +177,12 @@ def _work(work: Work, config: EngineConfig, rank: int, place: Place) -> Any:  # 
         backend = "nccl" if gpus >= place.cp_size else "gloo"
         config = replace(config, device=f"cuda:{rank % gpus}")
         torch.cuda.set_device(config.gpu)
-    meeting = Path(place.folder) / "meeting"
+    meeting = Path(place.folder) / MEETING
     dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=place.cp_size)
     try:
-        new_copy_engine = getattr(work, "new_copy_engine", None)
-        copies = new_copy_engine(rank) if new_copy_engine else None
-        new_log = _log_of(rank, place)
-        with Engine(config, rank=rank, cp_size=place.cp_size, new_log=new_log, copy_engine=copies) as engine:
+        options = getattr(work, "options", None)
+        more = options(rank) if options else {}
+        with Engine(config, rank=rank, cp_size=place.cp_size, new_log=_log_of(rank, place), **more) as engine:
             return work(engine)
     finally:
         dist.destroy_process_group()

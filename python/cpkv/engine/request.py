@@ -10,13 +10,20 @@ from cpkv._core import Lease, Transaction
 
 
 class Stage(Enum):
-    """Where a request is."""
+    """Where a request is, and what it holds."""
 
     WAITING = "waiting"
+    """Nothing: not begun, given way, or begun anew after a restore that failed."""
     PREFILL = "prefill"
+    """A lease on what was found and inserted, pages behind it, and during a forward a transaction."""
     DECODE = "decode"
+    """The same without a transaction."""
+    ENDING = "ending"
+    """The same: it has all of its tokens, and a restore that it has read may still fail."""
     FINISHED = "finished"
+    """Nothing."""
     ABORTED = "aborted"
+    """Nothing, after the forward that it was in."""
 
 
 @dataclass(eq=False)
@@ -56,10 +63,33 @@ class Request:
     accepted: int = 0
     """Tokens that they have brought."""
     retracted: int = 0
+    """How often it has given way to another."""
+    losses: int = 0
+    """Restores that have failed under it."""
+    certain: tuple[int, int, int, int, int] | None = None
+    """Its tokens, hits, verifications and what they have brought, before it read what may still be lost."""
 
     def __post_init__(self) -> None:
         """Begin with the prompt."""
         self.tokens = list(self.prompt)
+
+    def settle(self) -> None:
+        """Believe everything that was computed so far."""
+        self.certain = (
+            len(self.tokens),
+            self.device_hit_tokens,
+            self.host_hit_tokens,
+            self.verified,
+            self.accepted,
+        )
+
+    def take_back(self) -> None:
+        """Forget what was computed since `settle`: it has read pages that were never filled."""
+        self.losses += 1
+        if self.certain is not None:
+            tokens, self.device_hit_tokens, self.host_hit_tokens, self.verified, self.accepted = self.certain
+            del self.tokens[tokens:]
+            del self.logits[max(tokens - len(self.prompt), 0) :]
 
     @property
     def generated(self) -> Sequence[int]:
