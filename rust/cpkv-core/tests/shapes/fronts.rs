@@ -1,6 +1,6 @@
 //! A host copy is worth something only if everything in front of it can be had as well.
 
-use cpkv_core::machine::Reason;
+use cpkv_core::machine::{Phase, Reason};
 use cpkv_core::{CacheConfig, Lane, WritePolicy};
 
 use crate::every_shape;
@@ -56,6 +56,48 @@ fn what_is_backed_up_takes_an_uncopied_front_along() {
         let all = insert_behind_an_uncopied_front(&mut lab);
         lab.evict_all();
         assert_eq!(lab.found(&all), (0, ALL * lanes), "{shape:?}");
+    }
+}
+
+/// Whatever is in front is visible first, also if its backup was opened later.
+#[test]
+fn what_has_landed_waits_for_a_front_that_is_backed_up_later() {
+    for shape in every_shape() {
+        let lanes = u32::try_from(shape.lanes).unwrap();
+        let mut lab = lab_of(shape, WritePolicy::Through, 0);
+        let (front, all) = (lab.prompt(0, FRONT * lanes), lab.prompt(0, (FRONT + 2) * lanes));
+        // So many slots are taken that the front finds none, and what is behind it does.
+        let mut blocker = lab.start(&lab.prompt(500_000, (ALL - 3) * lanes));
+        let mut request = lab.start(&front);
+        lab.forward(&request);
+        lab.insert(&mut request);
+        let mut behind: Request = lab.go_on(&all, request.lease.take().unwrap());
+        lab.forward(&behind);
+        lab.insert(&mut behind);
+        let transaction = behind.transaction();
+        assert_eq!(lab.phase(transaction), Some(Phase::Pending), "{shape:?}");
+        lab.cache.abort(blocker.transaction(), Reason::Aborted).unwrap();
+        lab.cache.submitted_all(blocker.transaction()).unwrap();
+        lab.free(&blocker.pages);
+        lab.release(&mut blocker);
+        lab.tick();
+        assert_eq!(lab.phase(transaction), Some(Phase::Pending), "{shape:?}");
+
+        lab.land();
+        let hit = lab.find(&front);
+        let lease = lab.cache.lock(&hit, 0);
+        let report = lab.tick();
+        assert!(!report.started.is_empty(), "{shape:?}: the front");
+        assert_eq!((report.committed.len(), lab.phase(transaction)), (0, Some(Phase::Pending)), "{shape:?}");
+        lab.land();
+        let report = lab.tick();
+        assert_eq!(report.committed.last(), Some(&transaction), "{shape:?}: front first");
+        assert!(report.committed.len() > 1);
+        lab.cache.release(lease);
+        lab.release(&mut behind);
+        lab.drain();
+        lab.evict_all();
+        assert_eq!(lab.found(&all), (0, (FRONT + 2) * lanes), "{shape:?}");
     }
 }
 
