@@ -189,7 +189,7 @@ impl Rank {
 
     fn make_up_for(&mut self, family: &Family, donor: usize) {
         let last = self.backups.len() - 1;
-        self.backups[last].makes_up_for = u8::try_from(donor).ok();
+        self.backups[last].makes_up_for = Some(u8::try_from(donor).expect("a handful of backups"));
         let waits = self.nearest_in_front(family, last).is_some();
         let late = &mut self.backups[last];
         late.state = State::late(waits);
