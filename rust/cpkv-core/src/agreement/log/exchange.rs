@@ -125,7 +125,12 @@ impl CommitLog {
             let is_written = memory.entry(number).read::<Product>(number, places, words)?;
             Ok(if is_written { Progress::Done(()) } else { Progress::Awaiting(0) })
         };
-        self.watch.wait(&self.files, memory, self.watch.patience.deadline, ask)?;
+        match self.watch.wait(&self.files, memory, self.watch.patience.deadline, ask) {
+            Err(LogError::Silent { waited, .. }) => {
+                return Err(LogError::Silent { rank: self.holds_up(number)?, waited });
+            }
+            other => other?,
+        }
 
         let before = into.len();
         for word in self.words.drain(..) {
@@ -140,6 +145,15 @@ impl CommitLog {
         self.read += 1;
         protocol::applied::<Product>(memory.applied(self.rank), self.read);
         Ok(())
+    }
+
+    /// Who is to blame if entry `number`, the next one, is not written: whoever keeps the ring full, or rank 0.
+    fn holds_up(&self, number: u64) -> Result<u32, LogError> {
+        let applied = self.memory.ranks().map(|rank| self.memory.applied(rank));
+        // Others may be ahead of this rank by now.
+        let slowest = protocol::slowest::<Product>(applied, u64::MAX)?;
+        let is_full = slowest.applied + u64::from(self.memory.places()) <= number;
+        Ok(if is_full { slowest.rank } else { 0 })
     }
 
     /// Reports that wait for room in the ring; on rank 0, for the next entry.

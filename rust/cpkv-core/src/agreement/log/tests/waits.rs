@@ -81,6 +81,8 @@ fn silence_warns_and_then_ends() {
         one.read_entry(&mut Vec::new()).expect("read");
     }
     assert!(matches!(zero.write_entry(), Err(LogError::Silent { rank: 2, .. })));
+    // Rank 1 waits for an entry that rank 0 cannot write: it is told who is in the way.
+    assert!(matches!(one.read_entry(&mut Vec::new()), Err(LogError::Silent { rank: 2, .. })));
     // It was only slow.
     two.read_entry(&mut Vec::new()).expect("read");
     zero.write_entry().expect("written");
