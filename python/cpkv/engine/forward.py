@@ -96,7 +96,6 @@ class Model:
         self.layer_begins = layer_begins
         self.layer_ended = layer_ended
         self.draft_log = DraftLog(exchange.rank, exchange.cp_size)
-        self.draft_log = DraftLog(exchange.rank, exchange.cp_size)
         self._turns = rotations(512, config.model.rope).to(config.device)
 
     # --- Forwards ---
