@@ -124,10 +124,10 @@ class WrongRank:
 
 
 class Killed:
-    """One rank dies in the middle of a forward; the others tell what they hear of it."""
+    """One rank dies in the middle of a forward, or stands still; the others tell what they hear of it."""
 
-    def __init__(self, victim):
-        self.victim = victim
+    def __init__(self, victim, how=signal.SIGKILL):
+        self.victim, self.how = victim, how
 
     def __call__(self, engine):
         ended = engine.model.layer_ended
@@ -135,7 +135,7 @@ class Killed:
         def layer_ended(layer):
             ended(layer)
             if engine.rank == self.victim and layer == 1 and engine.cache.stats().committed_operations:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self.how)
 
         engine.model.layer_ended = layer_ended
         started = time.monotonic()

@@ -4,8 +4,8 @@ import pytest
 from gpu_needed import needs_gpu
 
 from cpkv.engine import Engine
-from cpkv.engine.ranks import run_ranks
-from engine_work import NEW_TOKENS, Temperatures, config, prompts, seen_of
+from cpkv.engine.ranks import RankFailure, Ranks, run_ranks
+from engine_work import NEW_TOKENS, Killed, Temperatures, config, prompts, seen_of
 
 torch = needs_gpu()
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
@@ -23,3 +23,13 @@ def test_cold_hot_and_restored_are_what_a_machine_without_a_gpu_says(cp_size, sp
                 assert (seen["tokens"], seen["logits"]) == (want["tokens"], want["logits"])
         assert said["bytes"]["wrong"] == []
         assert said["all_layer"] == 0
+
+
+def test_a_rank_that_dies_in_a_forward_is_named_under_nccl_too(tmp_path):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU: NCCL wants one for each rank")
+    with Ranks(Killed(0), config(device="cuda"), 2, folder=tmp_path, patience_s=20) as ranks:
+        dead, said = (ranks.result(rank, 120) for rank in range(2))
+    assert isinstance(dead, RankFailure)
+    assert said["said"] == "the process of rank 0 has died"
+    assert said["seconds"] < 60

@@ -1,6 +1,8 @@
 """Ranks of the reference engine: what they send, and what happens when one of them breaks or dies."""
 
 import logging
+import re
+import signal
 
 import pytest
 
@@ -56,6 +58,16 @@ def test_a_rank_that_dies_in_a_forward_is_named_and_leaves_nothing(tmp_path, vic
     with Ranks(Temperatures([40], new_tokens=3), config(), 3, folder=tmp_path) as ranks:
         again = ranks.results()
     assert {said["digest"] for said in again} == {again[0]["digest"]}
+
+
+def test_a_rank_that_stands_still_in_a_forward_is_named(tmp_path):
+    with Ranks(Killed(1, signal.SIGSTOP), config(), 3, folder=tmp_path, patience_s=8) as ranks:
+        said = [ranks.result(rank, 60) for rank in (0, 2)]
+        assert ranks.result(1, 0.1) == RankFailure("", "the process has not ended in 0.1 s")
+    assert re.fullmatch(r"rank 1 is silent for 8\.\d+s", said[0]["said"]), said
+    # Rank 2 waits for rank 0, which has given up.
+    assert re.fullmatch(r"rank 1 is silent for 8\.\d+s|rank 0 has left", said[1]["said"]), said
+    assert max(one["seconds"] for one in said) < 40
 
 
 def test_ranks_tell_where_their_drafts_write():

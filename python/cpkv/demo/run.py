@@ -12,6 +12,7 @@ from cpkv.demo.scenarios import RankReport, Scenarios
 from cpkv.demo.verdict import Verdict, expected, judge
 from cpkv.demo.watching import Progress, new_cells
 from cpkv.engine import EngineConfig
+from cpkv.engine.pools import check_device
 from cpkv.engine.ranks import RankFailure, Ranks
 from cpkv.errors import ConfigError, CpkvError
 
@@ -78,9 +79,10 @@ def run_demo(settings: DemoSettings, folder: Path, *, watch: Watch | None = None
         watch: See `Watch`.
 
     Raises:
-        ConfigError: The folder cannot be written to.
+        ConfigError: The folder cannot be written to, or there is no such GPU.
         CpkvError: A rank has failed; the message says how.
     """
+    check_device(settings.engine("zigzag"))
     _check_folder(folder)
     plain = replace(
         settings.engine("zigzag"), host_slots=0, is_cached=False, device_pages=1_024, chunk_tokens=4_096, device="cpu"
@@ -123,7 +125,8 @@ def _check_folder(folder: Path) -> None:
 def _timeline(reports: Mapping[str, Sequence[RankReport]]) -> list[dict[str, Any]]:
     """Return the events of all ranks; times begin with the first."""
     events: list[dict[str, Any]] = [event for ranks in reports.values() for report in ranks for event in report.events]
-    first = min((event["ts"] for event in events), default=0.0)
-    for event in events:
+    timed = [event for event in events if "ts" in event]
+    first = min((event["ts"] for event in timed), default=0.0)
+    for event in timed:
         event["ts"] -= first
     return events

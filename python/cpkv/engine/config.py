@@ -76,8 +76,8 @@ class EngineConfig:
         max_requests: Requests in a forward.
         split: How the ranks share a prompt.
         draft_tokens: Tokens that the draft proposes before each verification.
-        device: Where tensors are: "cpu", "cuda", or one of several GPUs, "cuda:1". Copies are made by the
-            engine that fits.
+        device: Where tensors are: "cpu", "cuda", or one of several GPUs, "cuda:1". The ranks of a group share
+            all GPUs with "cuda". Copies are made by the engine that fits.
         is_cached: Whether there is a cache; without, every prompt is computed whole.
         gathers_all_hidden: Whether the hidden states of all tokens are gathered, as if a request wanted them back.
         keeps_logits: Whether requests keep the logits of their tokens, to compare them.

@@ -24,7 +24,7 @@ from cpkv.engine.config import EngineConfig
 from cpkv.engine.exchange import Exchange, ExchangeError
 from cpkv.engine.forward import Model, Rows, own_rows, pieces_in_turn, tokens_at
 from cpkv.engine.paging import Paging
-from cpkv.engine.pools import Pools
+from cpkv.engine.pools import Pools, check_device
 from cpkv.engine.request import Request, Stage
 from cpkv.errors import ConfigError, InputError
 
@@ -80,6 +80,7 @@ class Engine:
         if cp_size > 1 and new_log is None:
             message = f"cp_size is {cp_size}, want a commit log: see cpkv.engine.ranks"
             raise ConfigError(message)
+        check_device(config)
         self.config = config
         self.rank, self.cp_size = rank, cp_size
         self.pools = Pools(config)

@@ -5,9 +5,22 @@ from torch import Tensor
 
 from cpkv.engine.config import EngineConfig
 from cpkv.engine.state_rows import index_page_rows
+from cpkv.errors import ConfigError
 from cpkv.layout import Buffers, Component, PageLayout
 
 SCRIBBLE = 0xEE
+
+
+def check_device(config: EngineConfig) -> None:
+    """Refuse a GPU that this machine does not have.
+
+    Raises:
+        ConfigError: Names the device, and how many there are.
+    """
+    gpus = torch.cuda.device_count() if config.is_on_gpu else 0
+    if config.is_on_gpu and config.gpu >= gpus:
+        message = f"device is {config.device!r}, and torch finds {gpus} GPUs"
+        raise ConfigError(message)
 
 
 def layout_of(config: EngineConfig) -> PageLayout:

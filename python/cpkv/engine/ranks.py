@@ -1,11 +1,13 @@
 """Rank processes on this host: each with an engine, gloo or NCCL for the model, and one commit log."""
 
 import multiprocessing
+import os
 import secrets
 import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, Self
@@ -16,6 +18,7 @@ import torch.distributed as dist
 from cpkv._core import CommitLog
 from cpkv.engine.config import EngineConfig
 from cpkv.engine.engine import Engine
+from cpkv.engine.pools import check_device
 from cpkv.errors import CpkvError
 
 JOIN_S: Final = 60.0
@@ -130,9 +133,12 @@ class Ranks:
 
     def results(self) -> list[Any]:
         """Wait for all ranks; a `RankFailure` for each that has failed."""
-        return [self._result(rank) for rank in range(len(self.processes))]
+        return [self.result(rank) for rank in range(len(self.processes))]
 
-    def _result(self, rank: int) -> Any:  # noqa: ANN401 - what the work returns
+    def result(self, rank: int, timeout_s: float | None = None) -> Any:  # noqa: ANN401 - what the work returns
+        """Wait for one rank; a `RankFailure` if it has failed, or does not end in time."""
+        if not self._ends[rank].poll(timeout_s):
+            return RankFailure("", f"the process has not ended in {timeout_s} s")
         try:
             result = self._ends[rank].recv()
         except EOFError:
@@ -172,13 +178,23 @@ def _work(work: Work, config: EngineConfig, rank: int, place: Place) -> Any:  # 
     torch.set_num_threads(1)
     backend = "gloo"
     if config.is_on_gpu:
-        gpus = torch.cuda.device_count()
-        # NCCL takes one rank on a GPU. With more, what they send goes through the host.
-        backend = "nccl" if gpus >= place.cp_size else "gloo"
-        config = replace(config, device=f"cuda:{rank % gpus}")
+        check_device(config)
+        if config.device == "cuda":
+            gpus = torch.cuda.device_count()
+            config = replace(config, device=f"cuda:{rank % gpus}")
+            # NCCL takes one rank on a GPU. With more, what they send goes through the host.
+            backend = "nccl" if gpus >= place.cp_size else "gloo"
+        # A collective with a dead rank is then an error as with gloo, and not a kernel that never ends.
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         torch.cuda.set_device(config.gpu)
     meeting = Path(place.folder) / MEETING
-    dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=place.cp_size)
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=place.cp_size,
+        timeout=timedelta(seconds=place.patience_s),
+    )
     try:
         options = getattr(work, "options", None)
         more = options(rank) if options else {}
