@@ -62,8 +62,12 @@ def test_the_timeline_has_what_each_rank_has_done(done):
     events = json.loads((done[2] / "timeline.json").read_text())["traceEvents"]
     for rank in range(2):
         mine = [event for event in events if event["pid"] == f"zigzag, rank {rank}"]
-        assert {event["cat"] for event in mine} == {"forward", "layer", "copy", "restore", "commit"}
-        assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in mine)
+        timed = [event for event in mine if event["ph"] == "X"]
+        assert {event["cat"] for event in timed} == {"forward", "layer", "copy", "restore", "commit"}
+        assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in timed)
+        names = {event["tid"]: event["args"]["name"] for event in mine if event["ph"] == "M"}
+        assert {event["tid"] for event in timed} == set(names)
+        assert {"layers", "backups", "commits"} < set(names.values())
 
 
 def test_the_picture_is_one(done):
@@ -108,6 +112,7 @@ def test_what_differs_is_named_and_ends_with_1(tmp_path, monkeypatch, capsys):
         (["--page-size", "0"], "page_size is 0, want 1 to 64"),
         (["--page-size", "65"], "page_size is 65, want 1 to 64"),
         (["--device", "tpu"], "device is 'tpu', want 'cpu', 'cuda' or 'cuda:' and a number"),
+        (["--device", "cuda:99"], "device is 'cuda:99', and torch finds"),
         (["--out", "/proc/nothing"], "/proc/nothing: No such file or directory"),
         (["--json", "/nowhere/demo.json"], "--json: /nowhere is no folder, want one that exists"),
     ],

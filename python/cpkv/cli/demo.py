@@ -61,7 +61,7 @@ def demo(  # noqa: PLR0913 - one parameter for each option
         verdict = run_demo(settings, place, watch=watch)
     if file is not None:
         file.write(verdict.as_json())
-    write_out(_text(verdict, place))
+    write_out(_text(verdict, place, is_on_gpu=device != "cpu"))
     if verdict.problems:
         raise typer.Exit(DIFFERS)
 
@@ -79,7 +79,7 @@ _HEADINGS: Final = (
 )
 
 
-def _text(verdict: "Verdict", folder: Path) -> str:
+def _text(verdict: "Verdict", folder: Path, *, is_on_gpu: bool) -> str:
     from cpkv.demo.picture import is_drawable  # noqa: PLC0415 - imports torch
     from cpkv.demo.scenarios import LINK_BYTES_PER_S  # noqa: PLC0415 - the same
 
@@ -101,7 +101,9 @@ def _text(verdict: "Verdict", folder: Path) -> str:
     lines = ["  ".join(_aligned(row, widths)).rstrip() for row in (_HEADINGS, *rows)]
     hidden = "not known"
     if verdict.hidden is not None:
-        hidden = f"{verdict.hidden:.0%} of their time, over a link slowed down to {LINK_BYTES_PER_S / 1e6:.0f} MB/s"
+        hidden = f"{verdict.hidden:.0%} of their time"
+        if not is_on_gpu:
+            hidden += f", over a link slowed down to {LINK_BYTES_PER_S / 1e6:.0f} MB/s"
     facts = {
         "pages seen partial": f"{sum(row.wrong_pages for row in verdict.rows)} of "
         f"{sum(row.pages for row in verdict.rows)}, each compared byte by byte",

@@ -31,6 +31,7 @@ def draw(events: Sequence[dict[str, Any]], file: Path) -> None:
         events: Of the timeline.
         file: Where to, as PNG.
     """
+    events = [event for event in events if event["ph"] == "X"]
     group = events[0]["pid"].split(",")[0]
     ranks = sorted({event["pid"] for event in events if event["pid"].startswith(group)})
     begin = min(event["ts"] for event in events if event["pid"] in ranks)

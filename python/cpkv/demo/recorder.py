@@ -5,30 +5,38 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cpkv.demo.gpu_clock import TimedCudaEngine
 from cpkv.demo.watching import COMMITS, COPIES, STEPS, Progress
 from cpkv.device import BACKUP
 from cpkv.engine import Engine
 from cpkv.engine.engine import Backup
 
 _ROWS = {"forward": 1, "layer": 2, "copy": 3, "restore": 4, "commit": 5}
+_TITLES = {"forward": "forwards", "layer": "layers", "copy": "backups", "restore": "restores", "commit": "commits"}
+
+Moment = Any
+"""On the host in nanoseconds, or a mark of a GPU's clock."""
 
 
 class Recorder:
     """What has happened on a rank.
 
+    Layers and forwards are taken where they are computed: in the calling thread, or in the stream of a GPU.
+
     Args:
         rank: Which one.
         name: Of the group it is in.
+        gpu: What copies, if that is a GPU; else `copied` is told.
     """
 
-    def __init__(self, rank: int, name: str) -> None:
+    def __init__(self, rank: int, name: str, gpu: TimedCudaEngine | None = None) -> None:
         self.rank = rank
-        self.events: list[dict[str, Any]] = []
         self._name = name
-        self._layer_began = 0
-        self._forward_began: int | None = None
-        self._forwards: list[tuple[int, int]] = []
-        self._copies: list[tuple[int, int]] = []
+        self._gpu = gpu
+        self._spans: list[tuple[str, str, Moment, Moment]] = []
+        """What, its name, begin and end."""
+        self._layer_began: Moment = 0
+        self._forward_began: Moment | None = None
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._progress: Progress | None = None
@@ -41,18 +49,17 @@ class Recorder:
 
         def layer_begins(layer: int) -> None:
             begins(layer)
-            self._layer_began = time.monotonic_ns()
+            self._layer_began = self._now()
             if self._forward_began is None:
                 self._forward_began = self._layer_began
 
         def layer_ended(layer: int) -> None:
-            now = time.monotonic_ns()
+            now = self._now()
             ended(layer)
             progress.layer(layer)
             self._note("layer", f"{'draft' if layer == layers - 1 else 'layer'} {layer}", self._layer_began, now)
             if layer == layers - 1 and self._forward_began is not None:
                 self._note("forward", "forward", self._forward_began, now)
-                self._forwards.append((self._forward_began, now))
                 self._forward_began = None
             for place, (wanted, act) in enumerate(self._waiting):
                 if wanted == layer:
@@ -73,8 +80,6 @@ class Recorder:
                 self._progress.add(COPIES)
         kind = "copy" if stream == BACKUP else "restore"
         self._note(kind, f"{kind} {sequence}", began_ns, ended_ns)
-        if stream == BACKUP:
-            self._copies.append((began_ns, ended_ns))
 
     def committed(self, backups: Sequence[Backup]) -> None:
         """Note what a tick has made visible."""
@@ -85,25 +90,55 @@ class Recorder:
             now = time.monotonic_ns()
             self._note("commit", f"commit of {len(backups)}", now, now)
 
-    def backup_ns(self) -> tuple[int, int]:
-        """Return how long backups were copied, and how much of it lies within forwards, in nanoseconds."""
-        total = sum(end - begin for begin, end in self._copies)
-        within = sum(
-            max(min(end, forward_end) - max(begin, forward_begin), 0)
-            for begin, end in self._copies
-            for forward_begin, forward_end in self._forwards
-        )
-        return total, within
+    def finish(self) -> None:
+        """Take what a GPU has copied; waits for it."""
+        if self._gpu is not None:
+            for copy in self._gpu.copies():
+                self.copied(*copy)
+            self._spans = [
+                (kind, name, self._nanoseconds(began), self._nanoseconds(ended))
+                for kind, name, began, ended in self._spans
+            ]
 
-    def _note(self, kind: str, name: str, began_ns: int, ended_ns: int) -> None:
-        self.events.append(
+    def events(self) -> list[dict[str, Any]]:
+        """Return the timeline, after `finish`."""
+        whose = {"pid": f"{self._name}, rank {self.rank}"}
+        titles = [
+            {"name": "thread_name", "ph": "M", "tid": row, "args": {"name": _TITLES[kind]}} | whose
+            for kind, row in _ROWS.items()
+        ]
+        return titles + [
             {
                 "name": name,
                 "cat": kind,
                 "ph": "X",
-                "pid": f"{self._name}, rank {self.rank}",
                 "tid": _ROWS[kind],
                 "ts": began_ns / 1_000,
                 "dur": (ended_ns - began_ns) / 1_000,
             }
+            | whose
+            for kind, name, began_ns, ended_ns in self._spans
+        ]
+
+    def backup_ns(self) -> tuple[int, int]:
+        """Return how long backups were copied, and how much of it lies within forwards, in nanoseconds."""
+        copies, forwards = (
+            [(began, ended) for kind, _, began, ended in self._spans if kind == wanted]
+            for wanted in ("copy", "forward")
         )
+        total = sum(end - begin for begin, end in copies)
+        within = sum(
+            max(min(end, forward_end) - max(begin, forward_begin), 0)
+            for begin, end in copies
+            for forward_begin, forward_end in forwards
+        )
+        return total, within
+
+    def _now(self) -> Moment:
+        return time.monotonic_ns() if self._gpu is None else self._gpu.clock.mark()
+
+    def _nanoseconds(self, moment: Moment) -> int:
+        return moment if isinstance(moment, int) or self._gpu is None else self._gpu.clock.nanoseconds(moment)
+
+    def _note(self, kind: str, name: str, began: Moment, ended: Moment) -> None:
+        self._spans.append((kind, name, began, ended))

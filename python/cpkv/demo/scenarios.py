@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import torch
+
+from cpkv.demo.gpu_clock import TimedCudaEngine
 from cpkv.demo.recorder import Recorder
 from cpkv.demo.watching import Progress
 from cpkv.device import CpuEngine
@@ -122,11 +125,13 @@ class Scenarios:
 
     def options(self, rank: int) -> dict[str, Any]:
         """Return what an engine is told of: copies over a slow link, unless a GPU has its own, and commits."""
+        if self._is_on_gpu:
+            gpu = TimedCudaEngine(torch.cuda.current_device())
+            self._recorder = Recorder(rank, self._name, gpu)
+            return {"on_commit": self._committed, "copy_engine": gpu}
         self._recorder = Recorder(rank, self._name)
-        options: dict[str, Any] = {"on_commit": self._committed}
-        if not self._is_on_gpu:
-            options["copy_engine"] = CpuEngine(bytes_per_s=LINK_BYTES_PER_S, on_copied=self._recorder.copied)
-        return options
+        engine = CpuEngine(bytes_per_s=LINK_BYTES_PER_S, on_copied=self._recorder.copied)
+        return {"on_commit": self._committed, "copy_engine": engine}
 
     def _committed(self, backups: list[Backup]) -> None:
         """Compare what has become visible at once: a moment later it would be whole in any case."""
@@ -169,9 +174,10 @@ class Scenarios:
             outcomes[name] = outcome
         counts = engine.tier.counts.as_dict() if engine.tier is not None else {}
         engine.cache.check_integrity()
+        recorder.finish()
         return RankReport(
             outcomes=outcomes,
-            events=recorder.events,
+            events=recorder.events(),
             backup_ns=recorder.backup_ns(),
             counts=counts,
             collectives=dict(engine.exchange.calls),
