@@ -65,13 +65,20 @@ class BackupCopier:
         """See `Copier`."""
         return self.site.platform.copied(self.site.engine, BACKUP, self.last_sequence())
 
-    def bind(self) -> Transaction:
-        """End the forward and insert the prompt, as a scheduler does; return what is to be committed."""
+    def bind(self, *, reason: str | None = None) -> Transaction:
+        """End the forward and insert the prompt, as a scheduler does; return what is to be committed.
+
+        Args:
+            reason: Why layers are left that no hook has copied, if some are.
+        """
         if self._request is None:
             message = "no forward is under way, want one that was begun"
             raise CpkvError(message)
         (transaction, lease), self._request = self._request, None
-        self.site.tier.end_forward()
+        if reason is None:
+            self.site.tier.end_forward()
+        else:
+            self.site.tier.end_forward(reason=reason)
         if self._ends == "aborted":
             transaction.abort()
         else:

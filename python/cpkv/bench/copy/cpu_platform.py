@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cpkv.bench.copy.platform import Place
+from cpkv.bench.copy.platform import LAYER_UNITS, Place
 from cpkv.bench.copy.settings import EngineName
 from cpkv.device import ComputeStream, CopyEngine, CpuEngine, CpuStream
 from cpkv.errors import ConfigError
 
 LAYER_S: Final = 0.002
-"""What a layer takes; more than its copy at the sizes that are meant for this platform."""
+"""What a layer of `LAYER_UNITS` takes; more than its copy at the sizes that are meant for this platform."""
 MATMUL_SIZE: Final = 128
 MEMORY_BYTES: Final = 1 << 20
 
@@ -43,6 +43,8 @@ class CpuPlatform:
 
     name: EngineName = "cpu"
     loads = ("matmul", "memory")
+    layer_unit = f"{LAYER_S / LAYER_UNITS * 1e6:.1f} us of sleep"
+    lead_units = LAYER_UNITS
     hold_ms = 0.2
 
     def __init__(self, host_bytes: int, device_bytes: int) -> None:
@@ -56,6 +58,7 @@ class CpuPlatform:
         self._matrix = np.ones((MATMUL_SIZE, MATMUL_SIZE), np.float32)
         self._product = np.empty_like(self._matrix)
         self._bytes = np.zeros(MEMORY_BYTES, np.uint8), np.zeros(MEMORY_BYTES, np.uint8)
+        self._random = np.random.default_rng(0)
 
     @property
     def compute(self) -> ComputeStream:
@@ -98,7 +101,7 @@ class CpuPlatform:
 
     def fill_device(self) -> None:
         """See `Platform`."""
-        self._device[:] = np.random.default_rng(0).integers(0, 256, self.device_bytes, np.uint8)
+        self._device[:] = self._random.integers(0, 256, self.device_bytes, np.uint8)
 
     def hold(self, milliseconds: float) -> None:
         """See `Platform`."""
@@ -131,9 +134,9 @@ class CpuPlatform:
     def _move(self) -> None:
         np.copyto(*self._bytes)
 
-    def layer(self) -> None:
+    def layer(self, units: int = LAYER_UNITS) -> None:
         """See `Platform`."""
-        self._streams["compute"].run(lambda: time.sleep(LAYER_S))
+        self._streams["compute"].run(lambda: time.sleep(units * LAYER_S / LAYER_UNITS))
 
     def copy(self, destination: int, source: int, size: int) -> None:
         """See `Platform`."""

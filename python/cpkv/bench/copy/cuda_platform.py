@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cpkv.bench.copy.cuda_runtime import CudaRuntime
 from cpkv.bench.copy.pinned import PinnedMemory
-from cpkv.bench.copy.platform import Place
+from cpkv.bench.copy.platform import LAYER_UNITS, Place
 from cpkv.bench.copy.settings import EngineName
 from cpkv.device import ComputeStream, CopyEngine
 from cpkv.drivers import torch_stream
@@ -19,6 +19,10 @@ from cpkv.errors import ConfigError
 
 MATMUL_SIZE: Final = 8_192
 MEMORY_BYTES: Final = 512 << 20
+UNIT_DEPTH: Final = MATMUL_SIZE // LAYER_UNITS
+"""Of the inner dimension of a product: a layer of `LAYER_UNITS` is one square product."""
+LEAD_PRODUCTS: Final = 64
+"""A tenth of a second, in which the clock comes down to what the power allows."""
 WARM_UP_UNITS: Final = 32
 ALIGNMENTS: Final = 8
 _CYCLES: Final = 20_000_000
@@ -40,6 +44,8 @@ class CudaPlatform:
 
     name: EngineName = "cuda"
     loads = ("matmul", "memory")
+    layer_unit = f"an inner dimension of {UNIT_DEPTH} of bf16 products of {MATMUL_SIZE} x {MATMUL_SIZE}"
+    lead_units = LEAD_PRODUCTS * LAYER_UNITS
     hold_ms = 8.0
 
     def __init__(self, host_bytes: int, device_bytes: int, copy_path: str | None) -> None:
@@ -191,10 +197,12 @@ class CudaPlatform:
                 else:
                     self._target.copy_(self._source)
 
-    def layer(self) -> None:
-        """See `Platform`."""
+    def layer(self, units: int = LAYER_UNITS) -> None:
+        """See `Platform`: as few products as have room for them, of about the same inner dimension."""
         with self.torch.cuda.stream(self._streams["compute"]):
-            self.torch.mm(self._left, self._right, out=self._layer_product)
+            for part in even_parts(units, LAYER_UNITS):
+                depth = part * UNIT_DEPTH
+                self.torch.mm(self._left[:, :depth], self._right[:depth], out=self._layer_product)
 
     def copy(self, destination: int, source: int, size: int) -> None:
         """See `Platform`."""
@@ -233,6 +241,12 @@ class CudaPlatform:
         self.synchronize()
         self.torch.cuda.set_stream(self.torch.cuda.default_stream())
         self._memory.close()
+
+
+def even_parts(count: int, most: int) -> list[int]:
+    """Return `count` as the sum of as few numbers as there can be up to `most`, which differ by 1 at the most."""
+    parts = -(-count // most)
+    return [count * (part + 1) // parts - count * part // parts for part in range(parts)]
 
 
 def _versions() -> dict[str, str]:

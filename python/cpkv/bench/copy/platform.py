@@ -5,12 +5,15 @@ are measured beside, `copy` is the peers', and `probe` only waits for copies to 
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from cpkv.bench.copy.settings import EngineName
 from cpkv.device import ComputeStream, CopyEngine
 
 Place = Literal["compute", "load", "copy", "probe"]
+
+LAYER_UNITS: Final = 128
+"""Units of a layer's work in a layer that nothing else is said of."""
 
 Mark: TypeAlias = Any
 """A moment of a stream, known when the stream has come there."""
@@ -26,6 +29,14 @@ class Platform(Protocol):
     @property
     def loads(self) -> tuple[str, ...]:
         """The loads that there are."""
+
+    @property
+    def layer_unit(self) -> str:
+        """What a unit of a layer's work is."""
+
+    @property
+    def lead_units(self) -> int:
+        """Units that have to be computed before the clock of the device is that of a long forward."""
 
     @property
     def hold_ms(self) -> float:
@@ -83,8 +94,8 @@ class Platform(Protocol):
     def load(self, name: str, units: int) -> None:
         """Queue units of a load on `load`."""
 
-    def layer(self) -> None:
-        """Queue what a layer computes on `compute`."""
+    def layer(self, units: int = LAYER_UNITS) -> None:
+        """Queue so many units of what a layer computes on `compute`."""
 
     def copy(self, destination: int, source: int, size: int) -> None:
         """Queue one contiguous copy between host and device on `copy`, by the plainest call there is."""

@@ -24,6 +24,7 @@ class Forward:
         acked: When each layer's ack was seen.
         ticks: Begin and end of the ticks, the last of which has committed.
         bytes: What a layer copies.
+        title: What it is called, if there are several kinds of forwards.
     """
 
     layers: tuple[tuple[int, int], ...]
@@ -31,6 +32,27 @@ class Forward:
     acked: tuple[int, ...]
     ticks: tuple[tuple[int, int], ...]
     bytes: int
+    title: str = ""
+
+    @property
+    def begin_ns(self) -> int:
+        """When the first layer has begun."""
+        return self.layers[0][0]
+
+    @property
+    def taken_ns(self) -> int:
+        """What all layers have taken."""
+        return self.end_ns - self.begin_ns
+
+    @property
+    def end_ns(self) -> int:
+        """When the last layer has ended."""
+        return self.layers[-1][1]
+
+    @property
+    def visible_ns(self) -> int:
+        """When the tick that has committed has returned."""
+        return self.ticks[-1][1]
 
     def copies(self) -> list[tuple[int, int]]:
         """Return begin and end of each layer's copies."""
@@ -47,6 +69,10 @@ class Timeline:
 
     forwards: list[Forward] = field(default_factory=list)
 
+    def last_of_each(self) -> "Timeline":
+        """Return the last forward of each title."""
+        return Timeline(list({forward.title: forward for forward in self.forwards}.values()))
+
     def as_json(self, about: Mapping[str, object]) -> dict[str, object]:
         """Return the trace, ready for `json.dump`; times begin at the first forward."""
         start = self.forwards[0].layers[0][0] if self.forwards else 0
@@ -60,6 +86,8 @@ class Timeline:
 
 
 def _events(number: int, forward: Forward, start: int) -> Iterable[dict[str, Any]]:
+    title = {"title": forward.title} if forward.title else {}
+
     def spanned(kind: str, name: str, begin: int, end: int, **more: int) -> dict[str, Any]:
         return {
             "name": name,
@@ -69,7 +97,7 @@ def _events(number: int, forward: Forward, start: int) -> Iterable[dict[str, Any
             "tid": ROWS[kind],
             "ts": (begin - start) / 1_000,
             "dur": (end - begin) / 1_000,
-            "args": {"forward": number, **more},
+            "args": {"forward": number, **title, **more},
         }
 
     for layer, (begin, end) in enumerate(forward.layers):
@@ -85,7 +113,7 @@ def _events(number: int, forward: Forward, start: int) -> Iterable[dict[str, Any
             "pid": 1,
             "tid": ROWS["ack"],
             "ts": (seen - start) / 1_000,
-            "args": {"forward": number, "layer": layer},
+            "args": {"forward": number, **title, "layer": layer},
         }
     *others, commit = forward.ticks
     for begin, end in others:
