@@ -15,9 +15,9 @@ ALIGNMENT: Final = 512
 CHECKED_ROWS: Final = 16
 
 
-def mla_layout(layers: int) -> PageLayout:
+def mla_layout(layers: int, *, draft_layers: int = 0) -> PageLayout:
     """Return MLA in bf16 with an indexer in every layer: rows of 73,728 and of 8,448 bytes."""
-    return PageLayout.mla(target_layers=layers, page_size=PAGE_SIZE, index_layers=None)
+    return PageLayout.mla(target_layers=layers, draft_layers=draft_layers, page_size=PAGE_SIZE, index_layers=None)
 
 
 def device_bytes(layout: PageLayout, pages: int) -> int:

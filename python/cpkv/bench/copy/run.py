@@ -93,10 +93,12 @@ class Run:
         pages: int,
         slots: int,
         layers: int | None = None,
+        draft_layers: int = 0,
         device_pool: Literal["owned", "external"] = "external",
     ) -> Iterator[Site]:
         """Give a tier on the platform's memory, and add to the totals what it has counted."""
-        pools = Pools(self.platform, mla_layout(layers or self.layers), pages=pages, slots=slots)
+        layout = mla_layout(layers or self.layers, draft_layers=draft_layers)
+        pools = Pools(self.platform, layout, pages=pages, slots=slots)
         with Site(pools, device_pool=device_pool) as site:
             try:
                 yield site

@@ -35,6 +35,7 @@ class Site:
             host_slots=pools.host.slots,
             segment_pages=SEGMENT_PAGES,
             copies="tracked",
+            draft=pools.layout.draft_layers > 0,
         )
         self.engine = platform.new_engine()
         try:

@@ -72,6 +72,26 @@ def memory_needed(settings: CopySettings, engine: EngineName) -> tuple[int, int]
 
 
 @contextmanager
+def opened(engine: EngineName, host_bytes: int, device_bytes: int, copy_path: str | None) -> Iterator[Platform]:
+    """Give the machine, and its memory back at the end."""
+    platform: Platform
+    if engine == "cuda":
+        cuda = import_module("cpkv.bench.copy.cuda_platform")
+        platform = cuda.CudaPlatform(host_bytes, device_bytes, copy_path)
+    else:
+        platform = CpuPlatform(host_bytes, device_bytes)
+    try:
+        yield platform
+    finally:
+        platform.close()
+
+
+def targets_of(platform: Platform) -> Targets:
+    """Return what is wanted on a machine."""
+    return Targets(is_known="H200" in platform.describe()["device"])
+
+
+@contextmanager
 def started(settings: CopySettings, engine: EngineName) -> Iterator[Run]:
     """Give a run, and the machine's memory back at its end.
 
@@ -79,23 +99,18 @@ def started(settings: CopySettings, engine: EngineName) -> Iterator[Run]:
         settings: Fitted to the engine.
         engine: Chosen.
     """
-    host, device = memory_needed(settings, engine)
-    platform: Platform
-    peers: list[PeerCopies]
-    if engine == "cuda":
-        cuda = import_module("cpkv.bench.copy.cuda_platform").CudaPlatform(host, device, settings.copy_path)
-        platform = cuda
-        peers, missing = _sglang(cuda) if settings.peers == "all" else ([], {})
-    else:
-        platform = CpuPlatform(host, device)
-        peers, missing = [], dict.fromkeys(SGLANG_PEERS, "not there: no GPU") if settings.peers == "all" else {}
-    if settings.peers != "none":
-        peers = [*plain_peers(platform), *peers]
-    is_known = "H200" in platform.describe()["device"]
-    try:
-        yield Run(platform=platform, settings=settings, peers=peers, missing=missing, targets=Targets(is_known))
-    finally:
-        platform.close()
+    peers: list[PeerCopies] = []
+    missing: dict[str, str] = {}
+    with opened(engine, *memory_needed(settings, engine), settings.copy_path) as platform:
+        if settings.peers == "all":
+            peers, missing = _sglang(platform) if engine == "cuda" else ([], _no_gpu())
+        if settings.peers != "none":
+            peers = [*plain_peers(platform), *peers]
+        yield Run(platform=platform, settings=settings, peers=peers, missing=missing, targets=targets_of(platform))
+
+
+def _no_gpu() -> dict[str, str]:
+    return dict.fromkeys(SGLANG_PEERS, "not there: no GPU")
 
 
 def _sglang(platform: Platform) -> tuple[list[PeerCopies], dict[str, str]]:
