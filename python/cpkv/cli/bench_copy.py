@@ -1,6 +1,5 @@
 """`cpkv bench copy`: how fast pages reach the host and come back, beside peers and targets."""
 
-from io import BytesIO
 from pathlib import Path
 from typing import Annotated
 
@@ -11,16 +10,14 @@ from cpkv.bench.copy import (
     VISIBILITY,
     CopyFigure,
     CopySettings,
-    Run,
-    check_drawable,
     choose_engine,
-    draw,
     machine_of,
     started,
 )
 from cpkv.cli.copy_figures import copy_table
+from cpkv.cli.copy_files import CopyFiles, run_content
 from cpkv.cli.figures import counted
-from cpkv.cli.json_file import JsonFile
+from cpkv.cli.numbers import numbers
 from cpkv.cli.output import write_out
 from cpkv.cli.progress import steps, watched
 from cpkv.errors import ConfigError
@@ -94,7 +91,7 @@ def copy(  # noqa: PLR0913 - one parameter for each option
     """
     chosen = choose_engine(engine)
     settings = CopySettings(
-        pages=None if pages is None else _numbers(pages),
+        pages=None if pages is None else numbers(pages, "--pages", "16,128,512"),
         layers=layers,
         repeats=repeats,
         copy_path=copy_path,
@@ -107,13 +104,7 @@ def copy(  # noqa: PLR0913 - one parameter for each option
             f"--{'timeline' if timeline else 'picture'}: needs the measurement {VISIBILITY!r}, which is not picked"
         )
         raise ConfigError(message)
-    if picture is not None:
-        check_drawable()
-    files = {
-        option: JsonFile(name, source=trace, option=option)
-        for option, name in (("--json", json_file), ("--timeline", timeline), ("--picture", picture))
-        if name is not None
-    }
+    files = CopyFiles(json_file=json_file, timeline=timeline, picture=picture, source=trace)
     is_served = any(COPY_MEASUREMENTS[name].serves_requests for name in picked)
     source, requests = _requests(trace) if is_served or trace is not None else ("no requests", ())
     settings = settings.with_requests(requests)
@@ -123,55 +114,13 @@ def copy(  # noqa: PLR0913 - one parameter for each option
         with steps(len(picked), "measuring") as step:
             for name in picked:
                 figures += [(name, figure) for figure in COPY_MEASUREMENTS[name].measure(run)]
-                if "--json" in files:
-                    files["--json"].write(_content(run, source, about, figures, is_complete=name == picked[-1]))
+                content = run_content(run, about, figures, is_complete=name == picked[-1])
+                files.write_figures({"source": source} | content)
                 if step is not None:
                     step()
         heading = f"{about['device']}: {counted(run.layers, 'layer')}, {counted(repeats, 'repeat')}, {source}"
         write_out(copy_table(heading, [figure for _, figure in figures]))
-        drawn = run.timeline.as_json({"machine": about, "layers": run.layers})
-        if "--timeline" in files:
-            files["--timeline"].write(drawn)
-        if "--picture" in files and run.timeline.forwards:
-            png = BytesIO()
-            draw(drawn, png)
-            files["--picture"].write_bytes(png.getvalue())
-
-
-def _content(
-    run: Run,
-    source: str,
-    about: dict[str, str | int],
-    figures: list[tuple[str, CopyFigure]],
-    *,
-    is_complete: bool,
-) -> dict[str, object]:
-    settings = run.settings
-    return {
-        "source": source,
-        "is_complete": is_complete,
-        "settings": {
-            "engine": run.platform.name,
-            "pages": list(run.pages),
-            "layers": run.layers,
-            "repeats": run.repeats,
-            "copy_path": settings.copy_path,
-            "peers": settings.peers,
-            "seconds": settings.seconds,
-        },
-        "machine": about,
-        "engine": run.explained,
-        "totals": dict(run.totals),
-        "figures": [{"measurement": name} | figure.as_json() for name, figure in figures],
-    }
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        message = f"--pages: got {text!r}, want numbers with commas between them, such as 16,128,512"
-        raise ConfigError(message) from None
+        files.write_timeline(run.timeline, {"machine": about, "layers": run.layers})
 
 
 def _picked(only: list[str] | None) -> list[str]:

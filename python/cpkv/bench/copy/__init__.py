@@ -5,6 +5,7 @@ Each measurement goes through a real cache and host tier (`site`), with transact
 `COPY_MEASUREMENTS` names the measurements; they pass or fail nothing.
 """
 
+from cpkv.bench.copy.counts import measure_counts
 from cpkv.bench.copy.figure import CopyFigure, Peer
 from cpkv.bench.copy.machine import machine_of
 from cpkv.bench.copy.measurements import COPY_MEASUREMENTS, VISIBILITY, CopyMeasurement
@@ -12,6 +13,7 @@ from cpkv.bench.copy.picture import check_drawable, draw
 from cpkv.bench.copy.run import Run, said
 from cpkv.bench.copy.settings import CopySettings
 from cpkv.bench.copy.start import choose_engine, started
+from cpkv.bench.copy.timeline import Timeline
 from cpkv.bench.copy.timeline_check import faults
 
 __all__ = [
@@ -22,11 +24,13 @@ __all__ = [
     "CopySettings",
     "Peer",
     "Run",
+    "Timeline",
     "check_drawable",
     "choose_engine",
     "draw",
     "faults",
     "machine_of",
+    "measure_counts",
     "said",
     "started",
 ]
