@@ -7,6 +7,7 @@ import typer
 from cpkv._core import __version__
 from cpkv.cli.bench import bench
 from cpkv.cli.bench_copy import copy
+from cpkv.cli.bench_overlap import overlap
 from cpkv.cli.demo import demo
 from cpkv.cli.doctor import doctor
 from cpkv.cli.replay import replay
@@ -22,6 +23,7 @@ app.command()(replay)
 app.command()(demo)
 app.command()(doctor)
 bench.command()(copy)
+bench.command()(overlap)
 app.add_typer(bench, name="bench")
 
 

@@ -16,6 +16,7 @@ _TO_HOST: Final = {1: {ALONE: 53.0, "matmul": 53.0, "memory": 48.0}, 16: {ALONE:
 _LONGER_TO_DEVICE: Final = {ALONE: 54.0, "matmul": 54.0, "memory": 53.0}
 _TO_DEVICE: Final = {1: {ALONE: 47.0, "matmul": 53.0, "memory": 52.0}, 4: _LONGER_TO_DEVICE, 16: _LONGER_TO_DEVICE}
 _SLOWDOWN_PERCENT: Final = {"matmul": 2.0, "memory": 3.0}
+_HIDDEN_PERCENT: Final = 95.0
 _FULL_HOOK_US: Final = {1: 450.0, 16: 45.0}
 
 
@@ -38,6 +39,10 @@ class Targets:
     def slowdown(self, *, pages: int, load: str) -> float | None:
         """Return the most percent of the copy's time that a load may take longer."""
         return _SLOWDOWN_PERCENT.get(load) if self.is_known and pages == FULL_PAGES else None
+
+    def hidden(self, *, pages: int) -> float | None:
+        """Return the least percent of the copies' time that has to lie within the forward."""
+        return _HIDDEN_PERCENT if self.is_known and pages == FULL_PAGES else None
 
     def hook_us(self, *, pages: int, run_pages: int) -> float | None:
         """Return the most microseconds of CPU for each layer, the share of the preparation included."""
