@@ -1,4 +1,4 @@
-"""Print the tables of `docs/benchmarks.md` from what `cpkv bench copy --json` wrote, and draw a timeline.
+"""Print tables from what `cpkv bench copy --json` or `cpkv bench overlap --json` wrote, and draw a timeline.
 
 python benchmarks/copy_table.py copy.json
 python benchmarks/copy_table.py copy.json --timeline timeline.json --picture docs/copy-timeline.png
