@@ -10,7 +10,7 @@ from dataclasses import replace
 import cpkv
 import cpkv.engine.engine
 from cpkv.cp.tensors import CpTensors
-from cpkv.engine import EngineConfig
+from cpkv.engine import EngineConfig, Stage
 from cpkv.engine.exchange import count_collectives
 from cpkv.engine.oracle import Oracle
 
@@ -145,6 +145,27 @@ class Killed:
         except cpkv.RankError as error:
             return {"said": str(error), "seconds": time.monotonic() - started}
         return None
+
+
+class Crowded:
+    """More requests than fit at once, one of which is given up on the way."""
+
+    def __call__(self, engine):
+        requests = [engine.submit(prompt, 64) for prompt in prompts(5, [30, 31, 32, 33])]
+        victim = engine.submit(prompts(6, [50])[0], 64)
+        while victim.stage is Stage.WAITING:
+            engine.step()
+        engine.abort(victim)
+        engine.run()
+        said = compared(engine, requests)
+        engine.cache.check_integrity()
+        return {
+            "seen": [seen_of(request) for request in requests],
+            "retracted": sum(request.retracted for request in requests),
+            "victim": victim.stage,
+            "wrong": said["wrong"],
+            "digest": engine.cache.digest(),
+        }
 
 
 class Drafts:

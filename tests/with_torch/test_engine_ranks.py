@@ -7,10 +7,11 @@ import signal
 import pytest
 
 import cpkv
-from cpkv.engine import Engine
+from cpkv.engine import Engine, Stage
 from cpkv.engine.ranks import RankFailure, Ranks, run_ranks
 from engine_work import (
     CountedCollectives,
+    Crowded,
     DirectAnyway,
     Drafts,
     Killed,
@@ -41,6 +42,20 @@ def test_the_last_token_of_another_rank_is_another_one():
         (wanted,) = [seen_of(request) for request in engine.generate(prompts(1, [100]), 4)]
     for (seen,) in run_ranks(WrongRank(), config(), 2):
         assert seen["logits"] != wanted["logits"]
+
+
+@pytest.mark.parametrize("split", ["zigzag", "interleave"])
+def test_requests_that_do_not_fit_at_once_take_turns_on_all_ranks(split):
+    with Engine(config(host_slots=0, is_cached=False)) as engine:
+        wanted = [seen_of(request) for request in engine.generate(prompts(5, [30, 31, 32, 33]), 64)]
+    ranks = run_ranks(Crowded(), config(split=split, device_pages=8, host_slots=8, chunk_tokens=50), 2)
+    for said in ranks:
+        for seen, want in zip(said["seen"], wanted, strict=True):
+            assert (seen["tokens"], seen["logits"]) == (want["tokens"], want["logits"])
+        assert said["retracted"] > 0
+        assert said["victim"] is Stage.ABORTED
+        assert said["wrong"] == []
+        assert said["digest"] == ranks[0]["digest"]
 
 
 @pytest.mark.parametrize("victim", [0, 2])
