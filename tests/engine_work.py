@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import cpkv
 import cpkv.engine.engine
-from cpkv.cp.tensors import CpTensors
+from cpkv.cp.last_token_tensors import LastTokenTensors
 from cpkv.engine import EngineConfig, Stage
 from cpkv.engine.exchange import count_collectives
 from cpkv.engine.oracle import Oracle
@@ -113,13 +113,8 @@ class WrongRank:
     """Read the last token's hidden state of a rank that does not have it."""
 
     def __call__(self, engine):
-        collect = CpTensors.collect_last_token_hidden
-
-        def collect_wrong(tensors, hidden, all_gather):
-            wrong = replace(tensors, _last_ranks=(tensors._last_ranks + 1) % engine.cp_size)
-            return collect(wrong, hidden, all_gather)
-
-        CpTensors.collect_last_token_hidden = collect_wrong
+        pick = LastTokenTensors.pick
+        LastTokenTensors.pick = lambda last, gathered: pick(last, gathered.roll(1, 0))
         return [seen_of(request) for request in engine.generate(prompts(1, [100]), 4)]
 
 

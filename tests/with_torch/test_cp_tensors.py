@@ -11,7 +11,7 @@ import torch
 
 import cpkv
 from cp_ranks import EXTEND, HIDDEN, PREFIX, SPLITS, batch_of
-from cpkv.cp import as_last_hidden, interleave_split, zigzag_split
+from cpkv.cp import as_last_hidden, interleave_split, own_last_hidden, zigzag_split
 from cpkv.cp.tensors import CpTensors
 
 RANKS = 2
@@ -49,6 +49,8 @@ def test_tensors_do_what_arrays_do(split_batch, cp_size, extend):
             rows,
             lambda tensor, rank=rank: own[rank.view.rank].append(tensor) or padded[:, :1].expand(-1, len(extend), -1),
         )
+    for rank, rows, (tensor,) in zip(ranks, mine, own, strict=True):
+        assert tensor.float().tolist() == own_last_hidden(rank.view, rows.float().numpy()).tolist()
     sent = torch.stack([tensor for (tensor,) in own])
     ends = torch.from_numpy(np.cumsum(extend) - 1)
     for rank, rows in zip(ranks, padded, strict=True):
@@ -58,13 +60,50 @@ def test_tensors_do_what_arrays_do(split_batch, cp_size, extend):
         assert torch.equal(as_last_hidden(split, hidden), hidden[ends])
 
 
-def test_what_is_not_finite_elsewhere_does_not_get_into_the_gather():
-    split = zigzag_split([0], [64], cp_size=2, page_size=16)
+@pytest.mark.parametrize(
+    ("extend", "where"),
+    [([64], [0]), ([64, 64], [0, 0]), ([64, 63], [1, 0])],
+    ids=["one request", "all on a rank", "on several ranks"],
+)
+def test_what_is_not_finite_elsewhere_does_not_get_into_the_gather(extend, where):
+    split_batch = interleave_split if len(set(where)) > 1 else zigzag_split
+    split = split_batch([0] * len(extend), extend, cp_size=2, page_size=16)
+    assert split.last_ranks.tolist() == where
     for rank in tensors_of(split):
-        hidden = torch.full((32, 4), float("nan"))
+        hidden = torch.full((rank.view.tokens, 4), float("nan"))
         sent = []
-        rank.collect_last_token_hidden(hidden, lambda own, sent=sent: (sent.append(own), torch.zeros(2, 1, 4))[1])
-        assert bool(sent[0].isnan().all()) == (rank.view.rank == 0)
+        rank.collect_last_token_hidden(
+            hidden, lambda own, sent=sent: (sent.append(own), torch.zeros(2, len(extend), 4))[1]
+        )
+        assert [bool(row.isnan().all()) for row in sent[0]] == [owner == rank.view.rank for owner in where]
+        assert [bool((row == 0).all()) for row in sent[0]] == [owner != rank.view.rank for owner in where]
+
+
+def test_zeros_are_as_wide_as_the_hidden_states_and_of_their_type():
+    rank = tensors_of(zigzag_split([0], [64], cp_size=2, page_size=16))[1]
+    for width, dtype in ((4, torch.float32), (8, torch.float32), (8, torch.bfloat16)):
+        sent = []
+        hidden = torch.ones(32, width, dtype=dtype)
+        gathered = torch.zeros(2, 1, width)
+        rank.collect_last_token_hidden(
+            hidden, lambda own, sent=sent, gathered=gathered: (sent.append(own), gathered)[1]
+        )
+        assert (sent[0].shape, sent[0].dtype, bool(sent[0].any())) == ((1, width), dtype, False)
+
+
+@BOTH
+def test_what_a_lone_rank_collects_is_a_copy(split_batch):
+    (rank,) = tensors_of(split_batch([0], [64], cp_size=1, page_size=16))
+    hidden = torch.ones(64, 4)
+    collected = rank.collect_last_token_hidden(hidden, lambda own: own[None])
+    hidden.zero_()
+    assert collected.rows.tolist() == [[1.0] * 4]
+
+
+def test_an_empty_batch_has_no_last_tokens():
+    for rank in tensors_of(zigzag_split([], [], cp_size=2, page_size=16)):
+        collected = rank.collect_last_token_hidden(torch.ones(0, 4), lambda own: torch.stack([own, own]))
+        assert collected.rows.shape == (0, 4)
 
 
 @BOTH

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from cpkv.cp.last_token import LastHidden, check_gathered, check_rows
+from cpkv.cp.last_token_tensors import LastTokenTensors
 from cpkv.cp.view import LocalView
 from cpkv.errors import InputError
 
@@ -22,17 +22,19 @@ _GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_ga
 """The same under two names: newer releases of torch warn about the older one."""
 
 
-def all_gather_over(group: Any = None) -> AllGather:  # noqa: ANN401 - `dist.ProcessGroup`, opaque
+def all_gather_over(group: Any = None, *, out: Tensor | None = None) -> AllGather:  # noqa: ANN401 - `dist.ProcessGroup`
     """Return what gathers a tensor over a process group, shape `(ranks, ...)`; one collective each call.
 
     Args:
-        group: The context-parallel one; all processes if not given.
+        group: The context-parallel one; all processes if not given. It is there already.
+        out: Where every call puts what it gathers, over what an earlier one has gathered; shape
+            `(ranks * tensor.shape[0], ...)`. Without it each call has memory of its own.
     """
+    ranks = dist.get_world_size(group)
 
     def gather(tensor: Tensor) -> Tensor:
-        ranks = dist.get_world_size(group)
         # One behind the other along the first dimension: the form that every backend takes.
-        gathered = tensor.new_empty((ranks * tensor.shape[0], *tensor.shape[1:]))
+        gathered = tensor.new_empty((ranks * tensor.shape[0], *tensor.shape[1:])) if out is None else out
         getattr(dist, _GATHER)(gathered, tensor.contiguous(), group=group)
         return gathered.view(ranks, *tensor.shape)
 
@@ -56,9 +58,7 @@ class CpTensors:
     positions: Tensor
     causal_lengths: Tensor
     restore_index: Tensor
-    _last_ranks: Tensor = field(repr=False)
-    _last_rows: Tensor = field(repr=False)
-    _is_last_here: Tensor = field(repr=False)
+    _last: LastTokenTensors = field(repr=False)
 
     @classmethod
     def of(cls, view: LocalView, device: torch.device | str = "cpu") -> "CpTensors":
@@ -73,19 +73,13 @@ class CpTensors:
         mine = slice(first, first + view.tokens)
         shifts = runs[own, 3].repeat_interleave(runs[own, 2], output_size=view.tokens)
         positions = rows[mine] + shifts
-        is_here = split.last_ranks == view.rank
-        # Some row where another rank has the last token: it is not looked at.
-        last = np.stack([split.last_ranks, split.last_rows * is_here, is_here])
-        last_ranks, last_rows, is_last_here = torch.from_numpy(last).to(device, non_blocking=True)
         return cls(
             view=view,
             rows=rows[mine],
             positions=positions,
             causal_lengths=positions + 1,
             restore_index=restore_index,
-            _last_ranks=last_ranks,
-            _last_rows=last_rows,
-            _is_last_here=is_last_here.bool(),
+            _last=LastTokenTensors(view, device),
         )
 
     def take(self, batch_rows: Tensor) -> Tensor:
@@ -132,27 +126,20 @@ class CpTensors:
     def collect_last_token_hidden(self, hidden: Tensor, all_gather: AllGather) -> LastHidden:
         """Return the hidden state of the last token of each request on every rank.
 
-        One collective of `(batch, hidden)` from each rank.
+        One collective of `(batch, hidden)` from each rank. What comes back may be a view of what was gathered.
 
         Args:
             hidden: Of this rank's rows, shape `(tokens, hidden)`, perhaps with padding behind them.
-            all_gather: See `all_gather_over`.
+            all_gather: See `all_gather_over`. Must not write to what it is given.
 
         Raises:
             InputError: There are less rows than the rank has tokens, or `all_gather` does not give
                 `(cp_size, batch, hidden)`.
         """
-        split = self.view.split
         check_rows(self.view, hidden)
-        if hidden.shape[0]:
-            here = self._is_last_here[:, None]
-            own = torch.where(here, hidden.index_select(0, self._last_rows), hidden.new_zeros(()))
-        else:
-            own = hidden.new_zeros((len(split.batch), *hidden.shape[1:]))
-        gathered = all_gather(own)
-        check_gathered(split, gathered)
-        requests = torch.arange(len(split.batch), device=gathered.device)
-        return LastHidden(gathered[self._last_ranks, requests])
+        gathered = all_gather(self._last.own(hidden))
+        check_gathered(self.view.split, gathered)
+        return LastHidden(self._last.pick(gathered))
 
     @staticmethod
     def _check(name: str, rows: Tensor, want: int) -> None:
