@@ -52,6 +52,7 @@ class Exchange:
         self.bytes: Counter[str] = Counter()
         """What this rank has sent, by what it was for."""
         self._gather = all_gather_over(group) if dist.is_initialized() else None
+        self._is_gloo = dist.is_initialized() and dist.get_backend(group) == "gloo"
 
     def all_gather(self, what: str, tensor: Tensor) -> Tensor:
         """Return what all ranks give, shape `(cp_size, ...)`: one collective, or none with one rank."""
@@ -63,7 +64,7 @@ class Exchange:
         self.calls[what] += 1
         self.bytes[what] += tensor.numel() * tensor.element_size()
         try:
-            if tensor.is_cuda and dist.get_backend() == "gloo":
+            if self._is_gloo and tensor.is_cuda:
                 return self._gather(tensor.cpu()).to(tensor.device)
             return self._gather(tensor)
         except torch.OutOfMemoryError:
