@@ -5,14 +5,9 @@ counted from when it could go on: when this rank has entered it and rank 0 has e
 whose verdicts it waits for. Operations are reserved and closed, and nothing of them lands.
 """
 
-import os
 import secrets
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +16,7 @@ import numpy.typing as npt
 
 from cpkv.bench.figure import Figure
 from cpkv.bench.machine import cores
+from cpkv.bench.rank_processes import run_rank_processes
 from cpkv.bench.settings import BenchSettings
 from cpkv.errors import CpkvError
 
@@ -71,38 +67,7 @@ def _times(settings: BenchSettings) -> npt.NDArray[np.int64]:
 
 
 def _run(settings: BenchSettings, directory: Path) -> None:
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        # Not in this thread: an interrupt after the start of a process would make it forgotten.
-        with ThreadPoolExecutor(1) as starter:
-            starter.submit(_start, settings, directory, processes).result()
-        # When one ends early the others hear of it from the log, or never.
-        while None in (codes := [process.poll() for process in processes]) and not any(codes):
-            time.sleep(0.05)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    for rank, code in enumerate(codes):
-        if code:
-            told = (directory / f"{rank}.txt").read_text(errors="replace").splitlines() or ["without a word"]
-            message = f"rank {rank} ended with code {code}: {told[-1]}"
-            raise CpkvError(message)
-
-
-def _start(settings: BenchSettings, directory: Path, processes: list[subprocess.Popen[bytes]]) -> None:
     sizes = (settings.ranks, settings.operations, settings.ticks, settings.repeats, *SKEWS_US)
     nonce = secrets.randbits(62)
-    for rank in range(settings.ranks):
-        arguments = map(str, (directory, nonce, rank, *sizes))
-        with (directory / f"{rank}.txt").open("wb") as errors:
-            process = subprocess.Popen(  # noqa: S603 - this very interpreter
-                [sys.executable, "-P", "-m", "cpkv.bench.rank_process", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
-                # An interrupt is for this process, which ends the ranks.
-                start_new_session=True,
-            )
-        processes.append(process)
+    arguments = [(directory, nonce, rank, *sizes) for rank in range(settings.ranks)]
+    run_rank_processes("cpkv.bench.rank_process", arguments, directory)
