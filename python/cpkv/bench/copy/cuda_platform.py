@@ -1,7 +1,6 @@
 """A machine with an NVIDIA GPU, by way of torch: streams, events, loads and memory of its own."""
 
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,6 +12,7 @@ from cpkv.bench.copy.cuda_runtime import CudaRuntime
 from cpkv.bench.copy.pinned import PinnedMemory
 from cpkv.bench.copy.platform import LAYER_UNITS, Place
 from cpkv.bench.copy.settings import EngineName
+from cpkv.bench.nvidia_smi import nvidia_smi
 from cpkv.device import ComputeStream, CopyEngine
 from cpkv.drivers import torch_stream
 from cpkv.errors import ConfigError
@@ -27,7 +27,6 @@ WARM_UP_UNITS: Final = 32
 ALIGNMENTS: Final = 8
 _CYCLES: Final = 20_000_000
 _PLACES: Final[tuple[Place, ...]] = ("compute", "load", "copy", "probe")
-_QUERY: Final = ("name", "driver_version", "pcie.link.gen.max", "pcie.link.width.max")
 
 
 class CudaPlatform:
@@ -113,7 +112,7 @@ class CudaPlatform:
     def describe(self) -> Mapping[str, str]:
         """See `Platform`."""
         torch = self.torch
-        said = _nvidia_smi()
+        said = nvidia_smi("driver_version", "pcie.link.gen.max", "pcie.link.width.max")
         link = f"PCIe gen {said['pcie.link.gen.max']} x{said['pcie.link.width.max']}"
         return {
             "device": str(torch.cuda.get_device_name()),
@@ -256,21 +255,3 @@ def _versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def _nvidia_smi() -> dict[str, str]:
-    """Ask for what torch does not know."""
-    unknown = dict.fromkeys(_QUERY, "unknown")
-    try:
-        done = subprocess.run(  # noqa: S603 - fixed arguments
-            ["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader"],  # noqa: S607 - wherever it is
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=20,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return unknown
-    values = [value.strip() for value in (done.stdout.splitlines() or [""])[0].split(",")]
-    return dict(zip(_QUERY, values, strict=True)) if not done.returncode and len(values) == len(_QUERY) else unknown
