@@ -10,11 +10,17 @@ _LARGE: Final = 1_000
 _SMALL: Final = 10
 
 
-def copy_table(heading: str, figures: Iterable[CopyFigure]) -> str:
-    """Return the figures for people, a line each, and what is to be said of them below."""
+def copy_table(heading: str, figures: Iterable[CopyFigure], *, ours: str = "ours") -> str:
+    """Return the figures for people, a line each, and what is to be said of them below.
+
+    Args:
+        heading: Of the table.
+        figures: What is in it.
+        ours: Over the column of what was measured, beside those of the peers.
+    """
     figures = list(figures)
     peers = list(dict.fromkeys(name for figure in figures for name in figure.peers))
-    rows = [("", "", "ours", "wanted", "met", *peers), *(_row(figure, peers) for figure in figures)]
+    rows = [("", "", ours, "wanted", "met", *peers), *(_row(figure, peers) for figure in figures)]
     name_width, unit_width, *widths = (max(len(cell) for cell in column) for column in zip(*rows, strict=True))
     lines = []
     for name, unit, *numbers in rows:
@@ -34,7 +40,7 @@ def number(value: float) -> str:
 
 def _row(figure: CopyFigure, peers: list[str]) -> tuple[str, ...]:
     met = {None: "", True: "yes", False: "no"}[figure.is_met]
-    sign = ">=" if figure.wanted == "at least" else "<="
+    sign = {"at least": ">=", "at most": "<=", "exactly": "="}[figure.wanted]
     return (
         figure.name,
         figure.unit,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Wanted = Literal["at least", "at most"]
+Wanted = Literal["at least", "at most", "exactly"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class CopyFigure:
         unit: What the numbers count.
         samples: One number for each time it was measured; none if that has failed.
         target: What is wanted of the median; `None` for what only explains other figures.
-        wanted: Whether the target is the least or the most.
+        wanted: Whether the target is the least, the most, or all that there may be.
         peers: What others did at the same work, by their names.
         note: What the reader has to know to judge it.
         error: Why there are no samples.
@@ -69,7 +69,8 @@ class CopyFigure:
         median = self.median
         if median is None:
             return False
-        return median >= self.target if self.wanted == "at least" else median <= self.target
+        met = {"at least": median >= self.target, "at most": median <= self.target, "exactly": median == self.target}
+        return met[self.wanted]
 
     def as_json(self) -> dict[str, object]:
         """Return everything, ready for `json.dump`."""
