@@ -7,6 +7,7 @@ import typer
 from cpkv._core import __version__
 from cpkv.cli.bench import bench
 from cpkv.cli.bench_copy import copy
+from cpkv.cli.bench_gather import gather
 from cpkv.cli.bench_overlap import overlap
 from cpkv.cli.demo import demo
 from cpkv.cli.doctor import doctor
@@ -24,6 +25,7 @@ app.command()(demo)
 app.command()(doctor)
 bench.command()(copy)
 bench.command()(overlap)
+bench.command()(gather)
 app.add_typer(bench, name="bench")
 
 
