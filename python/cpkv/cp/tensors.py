@@ -22,20 +22,29 @@ _GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_ga
 """The same under two names: newer releases of torch warn about the older one."""
 
 
-def all_gather_over(group: Any = None, *, out: Tensor | None = None) -> AllGather:  # noqa: ANN401 - `dist.ProcessGroup`
+def all_gather_over(
+    group: Any = None,  # noqa: ANN401 - `dist.ProcessGroup`
+    *,
+    out: Tensor | None = None,
+    is_awaited: bool = False,
+) -> AllGather:
     """Return what gathers a tensor over a process group, shape `(ranks, ...)`; one collective each call.
 
     Args:
         group: The context-parallel one; all processes if not given. It is there already.
         out: Where every call puts what it gathers, over what an earlier one has gathered; shape
             `(ranks * tensor.shape[0], ...)`. Without it each call has memory of its own.
+        is_awaited: Whether each call waits for its end, if `TORCH_NCCL_BLOCKING_WAIT` is set: a dead rank is then an
+            error after the timeout of the group. Otherwise NCCL queues a kernel, which does not end with a dead rank.
     """
     ranks = dist.get_world_size(group)
 
     def gather(tensor: Tensor) -> Tensor:
         # One behind the other along the first dimension: the form that every backend takes.
         gathered = tensor.new_empty((ranks * tensor.shape[0], *tensor.shape[1:])) if out is None else out
-        getattr(dist, _GATHER)(gathered, tensor.contiguous(), group=group)
+        work = getattr(dist, _GATHER)(gathered, tensor.contiguous(), group=group, async_op=is_awaited)
+        if is_awaited:
+            work.wait()
         return gathered.view(ranks, *tensor.shape)
 
     return gather

@@ -51,7 +51,7 @@ class Exchange:
         self.calls: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
         """What this rank has sent, by what it was for."""
-        self._gather = all_gather_over(group) if dist.is_initialized() else None
+        self._gather = all_gather_over(group, is_awaited=True) if dist.is_initialized() else None
         self._is_gloo = dist.is_initialized() and dist.get_backend(group) == "gloo"
 
     def all_gather(self, what: str, tensor: Tensor) -> Tensor:

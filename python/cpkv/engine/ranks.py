@@ -184,7 +184,7 @@ def _work(work: Work, config: EngineConfig, rank: int, place: Place) -> Any:  # 
             config = replace(config, device=f"cuda:{rank % gpus}")
             # NCCL takes one rank on a GPU. With more, what they send goes through the host.
             backend = "nccl" if gpus >= place.cp_size else "gloo"
-        # A collective with a dead rank is then an error as with gloo, and not a kernel that never ends.
+        # A collective with a dead rank is then an error as with gloo: see `all_gather_over`.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         torch.cuda.set_device(config.gpu)
     meeting = Path(place.folder) / MEETING
