@@ -1,5 +1,7 @@
 """The parts of the gather benchmark that have a formula."""
 
+from dataclasses import replace
+
 import pytest
 
 import cpkv
@@ -21,25 +23,27 @@ def report_of(*, narrow, full, sent=64, digests=("a", "b"), own=None, readings=(
     return {"about": {}, "cases": [case]}
 
 
-def rows_of(settings, **second):
+def rows_of(settings, batch=2, **second):
+    settings = replace(settings, batches=(batch,))
     first = report_of(narrow=[60.0, 90.0], full=[500.0, 600.0], own={"0": "a", "1": "b"})
     figures = figures_of(settings, [first, report_of(narrow=[70.0, 50.0], full=[550.0, 550.0], **second)])
     return {figure.name: figure for figure in figures}
 
 
 def test_the_slowest_rank_counts_in_each_repeat():
-    clock = rows_of(CUDA)["zigzag, batch 2, by the thread's clock"]
+    clock = rows_of(CUDA, 1)["zigzag, batch 1, by the thread's clock"]
     assert (clock.samples, clock.median, clock.is_met) == ((70.0, 90.0), 80.0, False)
     assert clock.peers["full gather"].samples == (550.0, 600.0)
 
 
-def test_the_target_is_for_gpus_and_for_what_is_launched():
-    targets = {name.split(", ", 2)[2]: figure.target for name, figure in rows_of(CUDA).items()}
+@pytest.mark.parametrize(("batch", "target"), [(1, TARGET_US), (2, None)])
+def test_the_target_is_for_one_request_on_gpus_and_for_what_is_launched(batch, target):
+    targets = {name.split(", ", 2)[2]: figure.target for name, figure in rows_of(CUDA, batch).items()}
     assert targets == {
-        "by the thread's clock": TARGET_US, "by events": TARGET_US, "by events, queued ahead": None,
-        "sent by all ranks": 2 * 2 * 16 * 2, "last tokens that differ": 0,
+        "by the thread's clock": target, "by events": target, "by events, queued ahead": None,
+        "sent by all ranks": 2 * batch * 16 * 2, "last tokens that differ": 0,
     }  # fmt: skip
-    assert rows_of(CPU)["zigzag, batch 2, by the thread's clock"].is_met is None
+    assert rows_of(CPU, 1)["zigzag, batch 1, by the thread's clock"].is_met is None
 
 
 @pytest.mark.parametrize(("sent", "is_met"), [(64, True), (63, False), (65, False)])

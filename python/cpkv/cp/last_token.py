@@ -150,7 +150,7 @@ def check_rows(view: LocalView, hidden: Any) -> None:  # noqa: ANN401 - see abov
 
 def check_gathered(split: CpSplit, gathered: Any) -> None:  # noqa: ANN401 - see above
     """Refuse what does not come from all ranks."""
-    wanted = (split.cp_size, len(split.batch))
-    if tuple(gathered.shape[:2]) != wanted:
-        message = f"gathered has shape {tuple(gathered.shape)}, want ({wanted[0]}, {wanted[1]}, hidden)"
+    ranks, batch, *_ = gathered.shape
+    if ranks != split.cp_size or batch != len(split.batch):
+        message = f"gathered has shape {tuple(gathered.shape)}, want ({split.cp_size}, {len(split.batch)}, hidden)"
         raise InputError(message)

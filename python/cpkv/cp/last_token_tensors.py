@@ -54,7 +54,7 @@ class LastTokenTensors:
             Shape `(batch, hidden)`, to be read only: it may be a view of `hidden`, or the same at each call.
         """
         if self._row is not None:
-            return hidden[self._row : self._row + 1]
+            return hidden.narrow(0, self._row, 1)
         if self._rows is None:
             return self._zeros_like(hidden)
         own = hidden.index_select(0, self._rows)
@@ -70,7 +70,7 @@ class LastTokenTensors:
             Shape `(batch, hidden)`; a view where all of them come from one rank.
         """
         if self._rank is not None:
-            return gathered[self._rank]
+            return gathered.select(0, self._rank)
         return gathered.flatten(0, 1).index_select(0, self._places)
 
     def _zeros_like(self, hidden: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ def all_gather_over(
             error after the timeout of the group. Otherwise NCCL queues a kernel, which does not end with a dead rank.
     """
     ranks = dist.get_world_size(group)
+    stacked = None if out is None else out.unflatten(0, (ranks, -1))
 
     def gather(tensor: Tensor) -> Tensor:
         # One behind the other along the first dimension: the form that every backend takes.
@@ -45,7 +46,7 @@ def all_gather_over(
         work = getattr(dist, _GATHER)(gathered, tensor.contiguous(), group=group, async_op=is_awaited)
         if is_awaited:
             work.wait()
-        return gathered.view(ranks, *tensor.shape)
+        return gathered.view(ranks, *tensor.shape) if stacked is None else stacked
 
     return gather
 

@@ -30,6 +30,10 @@ PATIENCE_S: Final = 120.0
 """After which a silent rank is an error."""
 WARM_UP: Final = 20
 """Repeats that are not counted: connections are made, and memory is."""
+TURN: Final = 20
+"""Repeats of a way, before it is another one's turn."""
+LEAD: Final = 2
+"""Repeats at the begin of a turn that are not counted: caches have what the other way needs."""
 
 
 class Gathers:
@@ -47,8 +51,10 @@ class Gathers:
         self.hidden = _drawn((split.padded_tokens, hidden), rank, device)
         self.hidden[self.tensors.view.tokens :] = 0
         # As an engine has it: memory that is there, and hidden states with their padding.
-        self.gathered = self.hidden.new_empty((split.cp_size * split.padded_tokens, hidden))
-        self.over: dict[Way, AllGather] = {"narrow": all_gather_over(), "full": all_gather_over(out=self.gathered)}
+        rows = {"narrow": len(split.batch), "full": split.padded_tokens}
+        self.over: dict[Way, AllGather] = {
+            way: all_gather_over(out=self.hidden.new_empty((split.cp_size * rows[way], hidden))) for way in WAYS
+        }
 
     def gather(self, way: Way, all_gather: AllGather) -> Tensor:
         """Gather, and return the last tokens' hidden states or those of all, rank by rank with their padding."""
@@ -112,16 +118,20 @@ def _measured(
 ) -> CaseReport:
     gathers = Gathers(case.split(settings.ranks, settings.tokens or 0), rank, settings.hidden or 0, device)
     report = gathers.compared()
-    calls, parent = {way: gathers.call(way) for way in WAYS}, os.getppid()
-    for repeat in range(-WARM_UP, settings.repeats or 0):
+    parent, repeats = os.getppid(), settings.repeats or 0
+    ways = [(way, begin) for way in WAYS for begin in stopwatch.ways_to_begin]
+    for turn in range(-1, -(-repeats // TURN)):
         if os.getppid() != parent:
             message = "the process that started the ranks is gone"
             raise CpkvError(message)
-        for way in WAYS if repeat % 2 else reversed(WAYS):
-            for reading, microseconds in stopwatch.times(calls[way]).items():
-                samples = report["microseconds"][way].setdefault(reading, [])
-                if repeat >= 0:
-                    samples.append(round(microseconds, 3))
+        lead, counted = (WARM_UP, 0) if turn < 0 else (LEAD, min(TURN, repeats - turn * TURN))
+        for way, begin in ways if turn % 2 else reversed(ways):
+            call = gathers.call(way)
+            for repeat in range(-lead, counted):
+                for reading, microseconds in begin(call).items():
+                    samples = report["microseconds"][way].setdefault(reading, [])
+                    if repeat >= 0:
+                        samples.append(round(microseconds, 3))
     return report
 
 

@@ -18,8 +18,6 @@ from cpkv.bench.gather.figures import CLOCK, EVENTS, QUEUED
 
 HOLD_CYCLES: Final = 1_000_000
 """Some half a millisecond: longer than a thread needs to queue a collective or two."""
-SETTLE_NS: Final = 300_000
-"""From the latest rank's arrival to the common begin: by then everybody knows it."""
 
 
 class Stopwatch:
@@ -31,21 +29,24 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._is_cuda = device.type == "cuda"
-        self._now = torch.zeros(1, dtype=torch.int64, device=device)
+        self._nothing = torch.zeros(1, device=device)
         if self._is_cuda:
             self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
-    def times(self, call: Callable[[], object]) -> dict[str, float]:
-        """Return all readings that the device has; the call is made once for each way to begin."""
-        if not self._is_cuda:
-            self._begin_together()
-            started = time.perf_counter_ns()
-            call()
-            return {CLOCK: (time.perf_counter_ns() - started) / 1e3}
-        return self._from_idle(call) | self._queued(call)
+    @property
+    def ways_to_begin(self) -> tuple[Callable[[Callable[[], object]], dict[str, float]], ...]:
+        """What times one call each, and returns the readings that it has taken."""
+        return (self._from_idle, self._queued) if self._is_cuda else (self._called,)
+
+    def _called(self, call: Callable[[], object]) -> dict[str, float]:
+        self._meet()
+        started = time.perf_counter_ns()
+        call()
+        return {CLOCK: (time.perf_counter_ns() - started) / 1e3}
 
     def _from_idle(self, call: Callable[[], object]) -> dict[str, float]:
-        self._begin_together()
+        self._meet()
+        torch.cuda.synchronize()
         self._begin.record()
         started = time.perf_counter_ns()
         call()
@@ -64,21 +65,9 @@ class Stopwatch:
         torch.cuda.synchronize()
         return {QUEUED: self._elapsed_us()}
 
-    def _begin_together(self) -> None:
-        """Return on all ranks in the same moment, with idle GPUs.
-
-        Those of one host have one clock. Behind a collective alone they would go on at different times, and whoever
-        comes first would be timed waiting for the last.
-        """
-        self._now.fill_(time.perf_counter_ns())
-        dist.all_reduce(self._now, op=dist.ReduceOp.MAX)
-        start = int(self._now) + SETTLE_NS
-        while time.perf_counter_ns() < start:
-            pass
-
     def _meet(self) -> None:
-        """Let no rank's GPU go on with what is queued before all have come here."""
-        dist.all_reduce(self._now, op=dist.ReduceOp.MAX)
+        """Let nobody go on, on the CPU or in the queue of the GPU, before all ranks have come here."""
+        dist.all_reduce(self._nothing)
 
     def _elapsed_us(self) -> float:
         elapsed_ms: float = self._begin.elapsed_time(self._end)
