@@ -133,16 +133,19 @@ PROVE_RANDOM := tests/property/test_backups.py tests/property/test_bytes.py
 PROVE_RUNS := tests/integration/test_replicas.py tests/property/test_draft_stamps.py
 PROVE_RUN_STEPS := 30000
 
+# How many of the parts run at once: each takes a core, and the largest models some gigabytes.
+PROVE_JOBS ?= 1
+
 .PHONY: prove
 prove: build $(VENV)/.dev-installed ## Millions of random steps, and the whole model check of backups (two hours or so)
 	PROPTEST_CASES=1000000 cargo test --locked --release --test against_oracle
 	PROPTEST_CASES=1000000 cargo test --locked --release --test random_backups
-	for seed in $(PROVE_SEEDS); do \
-	  CPKV_PROVE_STEPS=50000 $(BIN)/pytest -q --timeout=0 --hypothesis-seed=$$seed $(PROVE_RANDOM) || exit 1; \
-	done
+	printf '%s\n' $(PROVE_SEEDS) | xargs -P $(PROVE_JOBS) -I '{}' sh -c \
+	  'CPKV_PROVE_STEPS=50000 HYPOTHESIS_STORAGE_DIRECTORY=target/hypothesis/{} \
+	  $(BIN)/pytest -q --timeout=0 --hypothesis-seed={} $(PROVE_RANDOM) || exit 255'
 	CPKV_PROVE_STEPS=$(PROVE_RUN_STEPS) $(BIN)/pytest -q $(PROVE_RUNS)
 	$(IN_LOOM) cargo test --locked --release
-	cargo test --locked --release --package cpkv-core --lib operations::model -- --include-ignored --nocapture --test-threads=1
+	cargo test --locked --release --package cpkv-core --lib operations::model -- --include-ignored --nocapture --test-threads=$(PROVE_JOBS)
 
 .PHONY: mutants
 mutants: build $(VENV)/.dev-installed ## Break the core and the data plane in small ways and see each break caught (an hour or two)
