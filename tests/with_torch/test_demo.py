@@ -13,10 +13,11 @@ import pytest
 
 import cpkv.demo.run
 from cpkv.cli import main
+from cpkv.cli.demo import _watched
 from cpkv.demo import DemoSettings
 from cpkv.demo.scenarios import SCENARIOS, Scenarios
 from cpkv.demo.verdict import expected
-from cpkv.demo.watching import new_cells
+from cpkv.demo.watching import COMMITS, Progress, new_cells
 from cpkv.device import CpuEngine
 from cpkv.engine import Engine
 from cpkv.errors import ConfigError
@@ -128,7 +129,7 @@ def test_what_cannot_be_run_is_told_in_one_line(monkeypatch, capsys, arguments, 
 
 def test_a_page_that_is_visible_before_it_is_whole_is_seen():
     """Somebody says that every copy has landed, as soon as it was submitted."""
-    scenarios = Scenarios(new_cells(1), "zigzag")
+    scenarios = Scenarios(new_cells(1, 4), "zigzag")
     settings = DemoSettings(ranks=1, splits=("zigzag",))
     options = scenarios.options(0) | {"copy_engine": CpuEngine(bytes_per_s=1e6)}
     with Engine(settings.engine("zigzag"), **options) as engine:
@@ -137,6 +138,38 @@ def test_a_page_that_is_visible_before_it_is_whole_is_seen():
         report = scenarios(engine)
         engine.tier.cache = engine.cache
     assert any("a backup, page 0" in wrong for wrong in report.outcomes["cold"].wrong)
+
+
+def test_who_watches_sees_layers_copies_and_commits(monkeypatch, capsys):
+    cells = new_cells(2, 3)
+    first, second = (Progress(cells, rank, 3) for rank in range(2))
+    for layer in (0, 1, 2, 0):
+        first.computed(layer)
+    first.copied(0)
+    second.add(COMMITS, 5)
+    second.scenario(1)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with _watched(2) as watch:
+        watch("zigzag", [first, second])
+    lines = [line.split() for line in capsys.readouterr().err.splitlines() if "rank" in line]
+    assert lines[0][2:] == ["cold", "0", "2", "▸", "1", "1", "▸", "0", "1", "▸", "0", "0"]
+    assert lines[1][2:] == ["device-hot", "0", *["0", "▸", "0"] * 3, "5"]
+
+
+def test_what_is_watched_is_what_was_done():
+    cells = new_cells(1, 4)
+    scenarios, settings = Scenarios(cells, "zigzag"), DemoSettings(ranks=1, splits=("zigzag",))
+    with Engine(settings.engine("zigzag"), **scenarios.options(0)) as engine:
+        report = scenarios(engine)
+    seen = Progress(cells, 0, 4).seen()
+    assert seen.scenario == len(SCENARIOS) - 1
+    copies = [event["name"] for event in report.events if event.get("cat") == "copy"]
+    assert sum(seen.copied) == len(set(copies)) > 0
+    assert all(0 < copied <= computed for copied, computed in zip(seen.copied, seen.computed, strict=True))
+    assert sum(seen.computed) == sum(event.get("cat") == "layer" for event in report.events)
+    assert seen.commits > 0
 
 
 def test_settings_name_what_is_wrong():

@@ -126,7 +126,7 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
 
 @contextmanager
 def _watched(ranks: int) -> Iterator["Watch | None"]:
-    """Show layers, copies and commits of each rank while they run, on standard error and only if it is a terminal."""
+    """Show what each rank has computed, copied and committed, on standard error and only if it is a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
@@ -136,12 +136,15 @@ def _watched(ranks: int) -> Iterator["Watch | None"]:
 
         def watch(split: str, progress: "Sequence[Progress]") -> None:
             table = Table(box=None, pad_edge=False)
-            for name in (split, "scenario", "layer", "steps", "copies", "commits"):
-                table.add_column(name, justify="left" if name == "scenario" else "right")
+            layers = len(progress[0].seen().computed)
+            names = [*(f"layer {layer}" for layer in range(layers - 1)), "draft"]
+            for name in (split, "scenario", "steps", *names, "commits"):
+                table.add_column(name, justify="left" if name in {split, "scenario"} else "right")
             for rank in range(ranks):
-                scenario, layer, copies, commits, steps = progress[rank].seen()
-                bar = "■" * (layer + 1)
-                table.add_row(f"rank {rank}", SCENARIOS[scenario], bar, str(steps), str(copies), str(commits))
+                seen = progress[rank].seen()
+                cells = [f"{done} ▸ {copied}" for done, copied in zip(seen.computed, seen.copied, strict=True)]
+                table.add_row(f"rank {rank}", SCENARIOS[seen.scenario], str(seen.steps), *cells, str(seen.commits))
+            table.caption = "each layer: forwards computed ▸ copied to the host"
             live.update(table, refresh=True)
 
         yield watch

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cpkv.demo.gpu_clock import TimedCudaEngine
-from cpkv.demo.watching import COMMITS, COPIES, STEPS, Progress
-from cpkv.device import BACKUP
+from cpkv.demo.watching import COMMITS, STEPS, Progress
+from cpkv.device import BACKUP, CopyEngine
 from cpkv.engine import Engine
 from cpkv.engine.engine import Backup
 
@@ -40,12 +40,17 @@ class Recorder:
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._progress: Progress | None = None
+        self._copier: CopyEngine | None = None
+        self._layers: dict[int, int] = {}
+        """Of each submission of a backup during a forward, by its number."""
+        self._acked = 0
 
     def attach(self, engine: Engine, progress: Progress) -> None:
         """Listen to an engine."""
         self._progress = progress
         layers = engine.config.model.layers + 1
         begins, ended = engine.model.layer_begins, engine.model.layer_ended
+        copier = self._copier = engine.tier.engine if engine.tier is not None else None
 
         def layer_begins(layer: int) -> None:
             begins(layer)
@@ -55,8 +60,12 @@ class Recorder:
 
         def layer_ended(layer: int) -> None:
             now = self._now()
+            first = copier.next_sequence(BACKUP) if copier is not None else 0
             ended(layer)
-            progress.layer(layer)
+            if copier is not None:
+                self._layers.update(dict.fromkeys(range(first, copier.next_sequence(BACKUP)), layer))
+            progress.computed(layer)
+            self._look_at_copies()
             self._note("layer", f"{'draft' if layer == layers - 1 else 'layer'} {layer}", self._layer_began, now)
             if layer == layers - 1 and self._forward_began is not None:
                 self._note("forward", "forward", self._forward_began, now)
@@ -75,20 +84,27 @@ class Recorder:
 
     def copied(self, stream: int, sequence: int, began_ns: int, ended_ns: int) -> None:
         """Note what the copy engine tells."""
-        with self._lock:  # each stream has a thread
-            if self._progress is not None:
-                self._progress.add(COPIES)
         kind = "copy" if stream == BACKUP else "restore"
-        self._note(kind, f"{kind} {sequence}", began_ns, ended_ns)
+        with self._lock:  # each stream has a thread
+            self._note(kind, f"{kind} {sequence}", began_ns, ended_ns)
 
     def committed(self, backups: Sequence[Backup]) -> None:
         """Note what a tick has made visible."""
         if self._progress is not None:
             self._progress.add(STEPS)
             self._progress.add(COMMITS, len(backups))
+            self._look_at_copies()
         if backups:
             now = time.monotonic_ns()
             self._note("commit", f"commit of {len(backups)}", now, now)
+
+    def _look_at_copies(self) -> None:
+        """Tell which layers' copies have ended since the last look."""
+        acked = self._copier.acks.load(BACKUP) if self._copier is not None else 0
+        while self._acked < acked:
+            self._acked += 1
+            if self._acked in self._layers and self._progress is not None:
+                self._progress.copied(self._layers[self._acked])
 
     def finish(self) -> None:
         """Take what a GPU has copied; waits for it."""

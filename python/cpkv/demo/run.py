@@ -98,11 +98,11 @@ def run_demo(settings: DemoSettings, folder: Path, *, watch: Watch | None = None
 
 
 def _run_group(settings: DemoSettings, split: str, watch: Watch | None) -> list[RankReport]:
-    cells = new_cells(settings.ranks)
-    seen = [Progress(cells, rank) for rank in range(settings.ranks)]
-    with Ranks(
-        Scenarios(cells, split, is_on_gpu=settings.device != "cpu"), settings.engine(split), settings.ranks
-    ) as ranks:
+    config = settings.engine(split)
+    layers = config.model.layers + 1
+    cells = new_cells(settings.ranks, layers)
+    seen = [Progress(cells, rank, layers) for rank in range(settings.ranks)]
+    with Ranks(Scenarios(cells, split, is_on_gpu=config.is_on_gpu), config, settings.ranks) as ranks:
         while watch is not None and not ranks.are_done():
             watch(split, seen)
             time.sleep(WATCH_S)

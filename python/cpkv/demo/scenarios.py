@@ -147,7 +147,7 @@ class Scenarios:
         """Run all scenarios."""
         calls = count_collectives()
         recorder = self._recorder or Recorder(engine.rank, self._name)
-        progress = Progress(self._cells, engine.rank)
+        progress = Progress(self._cells, engine.rank, engine.config.model.layers + 1)
         recorder.attach(engine, progress)
         self._engine, self._oracle = engine, Oracle(engine.config)
         asked = prompts(engine.config.model.vocab)
