@@ -101,6 +101,53 @@ fn what_has_landed_waits_for_a_front_that_is_backed_up_later() {
     }
 }
 
+/// The same if it waits for another backup already when the one between them is opened.
+#[test]
+fn what_has_waited_for_one_front_waits_for_a_later_one_as_well() {
+    for shape in every_shape() {
+        let lanes = u32::try_from(shape.lanes).unwrap();
+        let mut lab = lab_of(shape, WritePolicy::Through, 0);
+        let [head, front, all] = [2, 6, 8].map(|pages| lab.prompt(0, pages * lanes));
+        let mut first = lab.start(&head);
+        lab.insert(&mut first);
+        // So many slots are taken that the middle finds none, and what is behind it does.
+        let mut blocker = lab.start(&lab.prompt(500_000, 3 * lanes));
+        let mut middle = lab.start(&front);
+        lab.forward(&middle);
+        lab.insert(&mut middle);
+        let mut behind = lab.go_on(&all, middle.lease.take().unwrap());
+        lab.forward(&behind);
+        lab.insert(&mut behind);
+        lab.land();
+        lab.tick();
+        let [head, behind_it] = [&first, &behind].map(Request::transaction);
+        assert_eq!([head, behind_it].map(|id| lab.phase(id)), [Some(Phase::Pending); 2], "{shape:?}");
+
+        lab.forward(&first);
+        lab.cache.abort(blocker.transaction(), Reason::Aborted).unwrap();
+        lab.cache.submitted_all(blocker.transaction()).unwrap();
+        lab.free(&blocker.pages);
+        lab.release(&mut blocker);
+        lab.tick();
+        let lease = lab.cache.lock(&lab.find(&front), 0);
+        let started = lab.tick().started;
+        assert_eq!(started.len(), 1, "{shape:?}: the middle");
+
+        for stream in [0, 0, 1] {
+            lab.land_next(stream);
+        }
+        assert_eq!((lab.tick().committed, lab.phase(behind_it)), (vec![head], Some(Phase::Pending)), "{shape:?}");
+        lab.land();
+        assert_eq!(lab.tick().committed, [started[0], behind_it], "{shape:?}");
+        lab.cache.release(lease);
+        lab.release(&mut first);
+        lab.release(&mut behind);
+        lab.drain();
+        lab.evict_all();
+        assert_eq!(lab.found(&all), (0, 8 * lanes), "{shape:?}");
+    }
+}
+
 /// Evicted a little at a time, everything gets its copy before it goes.
 #[test]
 fn pages_that_go_next_are_copied_also_where_something_hangs_from_them() {
