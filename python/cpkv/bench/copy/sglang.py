@@ -160,12 +160,14 @@ class SglangCopies:
             (STAGED_PAGES * PAGE_SIZE, layers, 1, memory.kv_bytes // 2), dtype=torch.bfloat16, device="cuda"
         )
         staged_index = torch.empty((STAGED_PAGES, layers, 1, memory.index_bytes), dtype=torch.uint8, device="cuda")
+        # The thread reads where to: it queues the copies from the staging buffer.
+        slot_tokens, slots = memory.slot_tokens.cpu(), memory.slots.cpu()
 
         def back_up() -> None:
             calls.transfer_hicache_all_layer_mla_staged_lf_pf(
                 ptr_src=memory.kv_table,
                 src_indices=memory.page_tokens,
-                dst_indices=memory.slot_tokens,
+                dst_indices=slot_tokens,
                 staging=staged_kv,
                 dst=memory.host_kv,
                 page_size=PAGE_SIZE,
@@ -174,7 +176,7 @@ class SglangCopies:
             calls.transfer_hicache_all_layer_mla_staged_lf_pf(
                 ptr_src=memory.index_table,
                 src_indices=memory.pages,
-                dst_indices=memory.slots,
+                dst_indices=slots,
                 staging=staged_index,
                 dst=memory.host_index,
                 page_size=1,
