@@ -27,7 +27,7 @@ ALLOWED = {
     "kernels": {"errors", "types", "layout"},
     "engine": {"_core", "errors", "types", "layout", "device", "drivers", "cp"},
     "demo": {"_core", "errors", "types", "cp", "device", "engine"},
-    "bench": {"_core", "errors", "types", "replay", "cp", "layout", "device", "drivers"},
+    "bench": {"_core", "errors", "types", "replay", "cp", "layout", "device", "drivers", "host"},
     "cli": {"_core", "errors", "types", "replay", "bench", "doctor", "demo"},
     "__main__": {"cli"},
 }

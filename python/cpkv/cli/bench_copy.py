@@ -50,7 +50,9 @@ def copy(  # noqa: PLR0913 - one parameter for each option
         int | None,
         typer.Option(help="Layers of a forward.  [default: 61; without a GPU 4]", show_default=False),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="How often everything is measured, in turns.")] = _DEFAULTS.repeats,
+    repeats: Annotated[
+        int, typer.Option(help="How often what something is wanted of is measured, in turns; the rest 3 times.")
+    ] = _DEFAULTS.repeats,
     copy_path: Annotated[
         str | None,
         typer.Option(help="How the engine cuda copies: auto, batch, blocks, kernel or each.", show_default=False),
@@ -59,7 +61,8 @@ def copy(  # noqa: PLR0913 - one parameter for each option
         str, typer.Option(help="Whom to compare with: all, plain (no other project's code) or none.")
     ] = _DEFAULTS.peers,
     seconds: Annotated[
-        float, typer.Option(help="What would begin later than that is not measured.")
+        float,
+        typer.Option(help="What would begin later than that is not measured; what something is wanted of comes first."),
     ] = _DEFAULTS.seconds,
     trace: Annotated[
         str | None,
@@ -106,19 +109,20 @@ def copy(  # noqa: PLR0913 - one parameter for each option
         raise ConfigError(message)
     files = CopyFiles(json_file=json_file, timeline=timeline, picture=picture, source=trace)
     is_served = any(COPY_MEASUREMENTS[name].serves_requests for name in picked)
-    source, requests = _requests(trace) if is_served or trace is not None else ("no requests", ())
-    settings = settings.with_requests(requests)
+    source, requests = _requests(trace) if is_served or trace is not None else ("", ())
+    told = f"host pool filled by {source}" if source else "no requests"
+    settings = settings.with_requests(requests, source)
     figures: list[tuple[str, CopyFigure]] = []
     with started(settings, chosen) as run:
         about = machine_of(run.platform.describe())
         with steps(len(picked), "measuring") as step:
             for name in picked:
                 figures += [(name, figure) for figure in COPY_MEASUREMENTS[name].measure(run)]
-                content = run_content(run, about, figures, is_complete=name == picked[-1])
-                files.write_figures({"source": source} | content)
+                content = run_content(run, about, figures, has_ended=name == picked[-1])
+                files.write_figures({"source": told} | content)
                 if step is not None:
                     step()
-        heading = f"{about['device']}: {counted(run.layers, 'layer')}, {counted(repeats, 'repeat')}, {source}"
+        heading = f"{about['device']}: {counted(run.layers, 'layer')}, {counted(repeats, 'repeat')}, {told}"
         write_out(copy_table(heading, [figure for _, figure in figures]))
         files.write_timeline(run.timeline, {"machine": about, "layers": run.layers})
 
@@ -134,7 +138,6 @@ def _picked(only: list[str] | None) -> list[str]:
 
 def _requests(trace: str | None) -> tuple[str, tuple[Request, ...]]:
     if trace is None:
-        source = f"host pool filled by a made-up workload, seed {_WORKLOAD.seed}"
-        return source, tuple(make_workload(_WORKLOAD))
+        return f"a made-up workload, seed {_WORKLOAD.seed}", tuple(make_workload(_WORKLOAD))
     source = "standard input" if trace == "-" else Path(trace).name
-    return f"host pool filled by {source}", tuple(watched(read_trace(trace), "reading"))
+    return source, tuple(watched(read_trace(trace), "reading"))

@@ -86,11 +86,11 @@ def overlap(  # noqa: PLR0913 - one parameter for each option
         with steps(len(settings.shares), "measuring") as step:
             for share in settings.shares:
                 figures += [(f"{share} %", figure) for figure in measure_share(run, share)]
-                files.write_figures(run_content(run, about, figures, is_complete=False, shares=settings.shares))
+                files.write_figures(run_content(run, about, figures, has_ended=False, shares=settings.shares))
                 if step is not None:
                     step()
         figures += [("counts", figure) for figure in measure_counts(run)]
-        files.write_figures(run_content(run, about, figures, is_complete=True, shares=settings.shares))
+        files.write_figures(run_content(run, about, figures, has_ended=True, shares=settings.shares))
         heading = (
             f"{about['device']}: {counted(run.layers, 'layer')} and one of a draft, "
             f"{counted(run.pages[-1], 'page')} a layer, {counted(repeats, 'repeat')}"

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from cpkv.bench.copy import CopyFigure, Peer
+from cpkv.bench.copy import ABSENT, CopyFigure, Peer
 
-ABSENT: Final = "not there"
 _LARGE: Final = 1_000
 _SMALL: Final = 10
 
@@ -55,7 +54,7 @@ def _cell(peer: Peer | None) -> str:
     if peer is None:
         return ""
     if peer.median is None:
-        return ABSENT if peer.error.startswith(ABSENT) else "failed"
+        return ABSENT if peer.is_absent else "failed"
     return number(peer.median)
 
 

@@ -53,7 +53,7 @@ def run_content(
     about: Mapping[str, str | int],
     figures: Sequence[tuple[str, CopyFigure]],
     *,
-    is_complete: bool,
+    has_ended: bool,
     **settings: object,
 ) -> dict[str, object]:
     """Return what a run has measured so far, ready for `json.dump`.
@@ -62,11 +62,11 @@ def run_content(
         run: Which one.
         about: The machine.
         figures: Each with the measurement that it is of.
-        is_complete: Whether these are all.
+        has_ended: Whether nothing more will be measured. The run is complete if also nothing was left out or failed.
         settings: What else was set, by name.
     """
     return {
-        "is_complete": is_complete,
+        "is_complete": has_ended and all(figure.is_measured for _, figure in figures),
         "settings": {
             "engine": run.platform.name,
             "pages": list(run.pages),

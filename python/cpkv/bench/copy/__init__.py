@@ -6,7 +6,7 @@ Each measurement goes through a real cache and host tier (`site`), with transact
 """
 
 from cpkv.bench.copy.counts import measure_counts
-from cpkv.bench.copy.figure import CopyFigure, Peer
+from cpkv.bench.copy.figure import ABSENT, CopyFigure, Peer
 from cpkv.bench.copy.machine import machine_of
 from cpkv.bench.copy.measurements import COPY_MEASUREMENTS, VISIBILITY, CopyMeasurement
 from cpkv.bench.copy.picture import check_drawable, draw
@@ -17,6 +17,7 @@ from cpkv.bench.copy.timeline import Timeline
 from cpkv.bench.copy.timeline_check import faults
 
 __all__ = [
+    "ABSENT",
     "COPY_MEASUREMENTS",
     "VISIBILITY",
     "CopyFigure",

@@ -1,6 +1,6 @@
 """Our way to the host: a transaction, a forward with hooks, an insertion, and ticks until it is visible."""
 
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Literal
 
 import numpy as np
@@ -31,6 +31,7 @@ class BackupCopier:
         self.layers = site.layers
         self.bytes = len(pages) * site.pools.layout.slot_bytes
         self.prepare_ns = 0
+        self.prepare_cpu_ns = 0
         self.slots: NDArray[np.int64] = np.empty(0, np.int64)
         self.token_ids: NDArray[np.int64] = np.empty(0, np.int64)
         self._ends = ends
@@ -47,8 +48,9 @@ class BackupCopier:
             raise CpkvError(message)
         self._request = transaction, lease
         self.slots = np.array(transaction.plan()[1], np.int64)
-        begun = perf_counter_ns()
+        begun, begun_cpu = perf_counter_ns(), thread_time_ns()
         site.tier.begin_forward([transaction], [lease])
+        self.prepare_cpu_ns = thread_time_ns() - begun_cpu
         self.prepare_ns = perf_counter_ns() - begun
 
     def submit(self) -> None:

@@ -1,6 +1,10 @@
-"""KV and index rows to the host and back: the bandwidth alone and beside loads, and what that costs the loads."""
+"""KV and index rows to the host and back: the bandwidth alone and beside loads, and what that costs the loads.
 
-from collections.abc import Iterator, Mapping
+Of the most pages of a layer first, since that is what targets are set for; of fewer pages in measurements
+of their own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -20,77 +24,96 @@ SAME: Final = "A/A"
 
 
 def measure_to_host(run: Run) -> Iterator[CopyFigure]:
-    """Back prompts up through a host tier, and as the peers do."""
-    return _measure(run, "to_host")
+    """Back prompts of the most pages up through a host tier, and as the peers do."""
+    return _measure(run, "to_host", run.pages[-1:])
 
 
 def measure_to_device(run: Run) -> Iterator[CopyFigure]:
-    """Restore prompts through a host tier, and as the peers do."""
-    return _measure(run, "to_device")
+    """Restore prompts of the most pages through a host tier, and as the peers do."""
+    return _measure(run, "to_device", run.pages[-1:])
 
 
-def _measure(run: Run, direction: Direction) -> Iterator[CopyFigure]:
-    for pages in run.pages:
+def measure_fewer_to_host(run: Run) -> Iterator[CopyFigure]:
+    """Back shorter prompts up."""
+    return _measure(run, "to_host", run.pages[:-1])
+
+
+def measure_fewer_to_device(run: Run) -> Iterator[CopyFigure]:
+    """Restore shorter prompts."""
+    return _measure(run, "to_device", run.pages[:-1])
+
+
+def _measure(run: Run, direction: Direction, pages_of_sets: Sequence[int]) -> Iterator[CopyFigure]:
+    for pages in pages_of_sets:
         peers = measure_peers(run, direction, pages, run.platform.loads)
-        run.submissions[direction, pages] = peers_of(peers, lambda one: one.submit_us)
         for case in cases(direction, pages):
-            names = [
-                *((f"{case}, {beside_name(load)}", "GB/s") for load in (ALONE, *run.platform.loads)),
-                *((f"{case}, slowdown of {load}", "%") for load in run.platform.loads),
-            ]
-            yield from run.figures(partial(_figures, run, case, peers), names)
+            yield from run.figures(partial(_figures, run, case, peers), _rows(run, case, peers, None))
 
 
 def _figures(run: Run, case: Case, peers: Outcomes) -> list[CopyFigure]:
     with run.site(pages=case.device_pages, slots=case.slots) as site:
         ours = _measure_ours(run, site, case)
-    to_host, loads = case.direction == "to_host", run.platform.loads
-    figures = []
-    for load in (ALONE, *loads):
-        target = run.targets.bandwidth(to_host=to_host, pages=case.pages, run_pages=case.run_pages, load=load)
-        others = peers_of(peers, partial(_bandwidth, load), load)
-        figures.append(bandwidth_figure(str(case), ours, load, target, others))
-    for load in loads:
-        others = peers_of(peers, partial(_slowdown, load))
-        figures.append(
-            slowdown_figure(str(case), ours, load, run.targets.slowdown(pages=case.pages, load=load), others)
+    return _rows(run, case, peers, ours)
+
+
+def _rows(run: Run, case: Case, peers: Outcomes, ours: Outcome | None) -> list[CopyFigure]:
+    def bandwidth(load: str) -> float | None:
+        return run.targets.bandwidth(
+            to_host=case.direction == "to_host", pages=case.pages, run_pages=case.run_pages, load=load
         )
-    return figures
 
-
-def _bandwidth(load: str, outcome: Outcome) -> tuple[float, ...]:
-    return outcome.bandwidth(load)
-
-
-def _slowdown(load: str, outcome: Outcome) -> tuple[float, ...]:
-    return outcome.beside[load].slowdown_percent
-
-
-def bandwidth_figure(
-    title: str, ours: Outcome, load: str, target: float | None, peers: Mapping[str, Peer]
-) -> CopyFigure:
-    """Return the row of a bandwidth."""
-    return CopyFigure(
-        name=f"{title}, {beside_name(load)}",
-        unit="GB/s",
-        samples=ours.bandwidth(load),
-        target=target,
-        peers=peers,
-        note=ours.note(load),
+    return outcome_rows(
+        str(case),
+        ours,
+        peers,
+        bandwidths={load: bandwidth(load) for load in (ALONE, *run.platform.loads)},
+        slowdowns={load: run.targets.slowdown(pages=case.pages, load=load) for load in run.platform.loads},
     )
 
 
-def slowdown_figure(
-    title: str, ours: Outcome, load: str, target: float | None, peers: Mapping[str, Peer]
-) -> CopyFigure:
-    """Return the row of what a load was slowed down by."""
+def outcome_rows(
+    title: str,
+    ours: Outcome | None,
+    peers: Outcomes,
+    *,
+    bandwidths: Mapping[str, float | None],
+    slowdowns: Mapping[str, float | None],
+) -> list[CopyFigure]:
+    """Return a row for each bandwidth, and for each load that was slowed down.
+
+    Args:
+        title: What all of them are about.
+        ours: What we did; `None` for the rows without it.
+        peers: What they did.
+        bandwidths: What is wanted of each.
+        slowdowns: The same for the loads.
+    """
+    return [
+        *(_bandwidth_row(title, ours, load, target, peers) for load, target in bandwidths.items()),
+        *(_slowdown_row(title, ours, load, target, peers) for load, target in slowdowns.items()),
+    ]
+
+
+def _bandwidth_row(title: str, ours: Outcome | None, load: str, target: float | None, peers: Outcomes) -> CopyFigure:
+    return CopyFigure(
+        name=f"{title}, {beside_name(load)}",
+        unit="GB/s",
+        samples=ours.bandwidth(load) if ours else (),
+        target=target,
+        peers=peers_of(peers, lambda one: one.bandwidth(load), load),
+        note=ours.note(load) if ours else "",
+    )
+
+
+def _slowdown_row(title: str, ours: Outcome | None, load: str, target: float | None, peers: Outcomes) -> CopyFigure:
+    same = {SAME: Peer(samples=ours.beside[load].same_percent)} if ours else {}
     return CopyFigure(
         name=f"{title}, slowdown of {load}",
         unit="%",
-        samples=ours.beside[load].slowdown_percent,
+        samples=ours.slowdown(load) if ours else (),
         target=target,
         wanted="at most",
-        peers={SAME: Peer(samples=ours.beside[load].same_percent), **peers},
+        peers={**same, **peers_of(peers, lambda one: one.slowdown(load))},
     )
 
 
@@ -105,4 +128,4 @@ def _measure_ours(run: Run, site: Site, case: Case) -> Outcome:
         platform.clear_device()
     one_round(platform, copier)
     site.pools.check_equal(places, copier.slots)
-    return measure_copier(run, copier, platform.loads)
+    return measure_copier(run, copier, platform.loads, is_wanted=run.is_wanted(case.pages))

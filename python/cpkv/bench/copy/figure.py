@@ -3,9 +3,12 @@
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Wanted = Literal["at least", "at most", "exactly"]
+
+ABSENT: Final = "not there"
+"""How the error begins of a peer that is not installed here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +29,11 @@ class Peer:
     def median(self) -> float | None:
         """The median of the samples; `None` without any."""
         return statistics.median(self.samples) if self.samples else None
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether it is not installed here."""
+        return self.error.startswith(ABSENT)
 
     def as_json(self) -> dict[str, object]:
         """Return everything, ready for `json.dump`."""
@@ -60,6 +68,11 @@ class CopyFigure:
     def median(self) -> float | None:
         """The median of the samples; `None` without any."""
         return statistics.median(self.samples) if self.samples else None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are samples of ours and of every peer that is installed."""
+        return bool(self.samples) and all(peer.samples or peer.is_absent for peer in self.peers.values())
 
     @property
     def is_met(self) -> bool | None:

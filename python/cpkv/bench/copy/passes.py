@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Final
 
 from cpkv.bench.copy.copier import Copier
@@ -25,6 +25,8 @@ MOST_UNITS: Final = 800
 HOLD_MARGIN: Final = 1.5
 MOST_HOLD_MS: Final = 60.0
 """Of ways to copy that take the thread longer, the rest is queued while the first is copied."""
+LEAD_SHARE: Final = 0.625
+"""Of what the platform says brings the clock down: longer than `MOST_HOLD_MS` on a GPU."""
 _SIZING_UNITS: Final = 8
 
 
@@ -36,6 +38,8 @@ class Round:
     """From the moment that the copies could begin to the end of the last one."""
     submit_ns: int = 0
     """What the calling thread took to queue them."""
+    submit_cpu_ns: int = 0
+    """CPU of that thread meanwhile: without the time in which it waited asleep or another one had its core."""
     load_ns: int = 0
     queue_ns: int = 0
     """What the calling thread took to queue everything."""
@@ -48,7 +52,7 @@ class Beside:
     gigabytes_per_second: tuple[float, ...]
     slowdown_percent: tuple[float, ...]
     same_percent: tuple[float, ...]
-    """The same formula for two rounds without a copy: what it says of nothing."""
+    """The same formula for two rounds without a copy: what it says of nothing. Empty if that was not asked for."""
     outlasted: int
     """Rounds in which the copy ended after the load."""
 
@@ -65,13 +69,14 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def one_round(
+def one_round(  # noqa: PLR0913 - what a round may have
     platform: Platform,
     copier: Copier | None,
     load: str | None = None,
     units: int = 0,
     *,
     hold_ms: float | None = None,
+    lead_units: int = 0,
 ) -> Round:
     """Run copies, a load, or both at once.
 
@@ -81,11 +86,15 @@ def one_round(
         load: The name of the load, if there is one.
         units: How much of it.
         hold_ms: How long `compute` stands still; what the platform says if not given.
+        lead_units: Layers' work that is queued on it instead, if any is.
     """
     if copier is not None:
         copier.begin()
     with no_collection():
-        platform.hold(platform.hold_ms if hold_ms is None else hold_ms)
+        if lead_units:
+            platform.layer(lead_units)
+        else:
+            platform.hold(platform.hold_ms if hold_ms is None else hold_ms)
         queued = perf_counter_ns()
         start = platform.mark("compute")
         if load is not None:
@@ -93,10 +102,11 @@ def one_round(
             load_start = platform.mark("load")
             platform.load(load, units)
             load_end = platform.mark("load")
-        submit_ns = 0
+        submit_ns = submit_cpu_ns = 0
         if copier is not None:
-            begun = perf_counter_ns()
+            begun, begun_cpu = perf_counter_ns(), thread_time_ns()
             copier.submit()
+            submit_cpu_ns = thread_time_ns() - begun_cpu
             submit_ns = perf_counter_ns() - begun
             end = copier.ended()
         queue_ns = perf_counter_ns() - queued
@@ -104,6 +114,7 @@ def one_round(
     taken = Round(
         span_ns=0 if copier is None else platform.elapsed_ns(start, end),
         submit_ns=submit_ns,
+        submit_cpu_ns=submit_cpu_ns,
         load_ns=0 if load is None else platform.elapsed_ns(load_start, load_end),
         queue_ns=queue_ns,
     )
@@ -118,8 +129,19 @@ def alone(platform: Platform, copier: Copier, repeats: int) -> list[Round]:
     return [one_round(platform, copier, hold_ms=hold_ms) for _ in range(repeats)]
 
 
-def beside(platform: Platform, copier: Copier, load: str, repeats: int, guess_ns: int) -> Beside:
+def beside(  # noqa: PLR0913 - what a comparison needs
+    platform: Platform,
+    copier: Copier,
+    load: str,
+    repeats: int,
+    guess_ns: int,
+    *,
+    has_same: bool = True,
+    is_led: bool = False,
+) -> Beside:
     """Run the copies beside a load, in turns with the load alone.
+
+    Before both `compute` does the same for as long: what has rested computes faster.
 
     Args:
         platform: Where.
@@ -127,24 +149,32 @@ def beside(platform: Platform, copier: Copier, load: str, repeats: int, guess_ns
         load: Its name.
         repeats: How many pairs.
         guess_ns: What the copies take alone.
+        has_same: Whether each pair is followed by the load alone once more.
+        is_led: Whether matrix products begin behind others, so that the clock is that of a long forward.
     """
     unit_ns = max(one_round(platform, None, load, _SIZING_UNITS).load_ns / _SIZING_UNITS, 1.0)
     sizing = one_round(platform, copier, load, _units(2 * guess_ns, unit_ns))
     hold_ms = _hold_ms(platform, sizing)
     sizing = one_round(platform, copier, load, _units(2 * guess_ns, unit_ns), hold_ms=hold_ms)
     units = _units(MARGIN * sizing.span_ns, unit_ns)
+    lead_units = round(platform.lead_units * LEAD_SHARE) if is_led and load == "matmul" else 0
+
+    def paired(copies: Copier | None) -> Round:
+        return one_round(platform, copies, load, units, hold_ms=hold_ms, lead_units=lead_units)
+
     spans, slowdowns, sames, outlasted = [], [], [], 0
     for turn in range(repeats):
         if turn % 2:
-            both = one_round(platform, copier, load, units, hold_ms=hold_ms)
-            plain = one_round(platform, None, load, units)
+            both = paired(copier)
+            plain = paired(None)
         else:
-            plain = one_round(platform, None, load, units)
-            both = one_round(platform, copier, load, units, hold_ms=hold_ms)
-        again = one_round(platform, None, load, units)
+            plain = paired(None)
+            both = paired(copier)
         spans.append(both.span_ns)
         slowdowns.append(slowdown_percent(plain.load_ns, both.load_ns, both.span_ns))
-        sames.append(slowdown_percent(plain.load_ns, again.load_ns, both.span_ns))
+        if has_same:
+            again = paired(None)
+            sames.append(slowdown_percent(plain.load_ns, again.load_ns, both.span_ns))
         outlasted += both.span_ns > both.load_ns
     return Beside(
         gigabytes_per_second=tuple(gigabytes_per_second(copier.bytes, span) for span in spans),

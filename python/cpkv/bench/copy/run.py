@@ -5,10 +5,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal
 
-from cpkv.bench.copy.figure import CopyFigure, Peer
+from cpkv.bench.copy.figure import CopyFigure
 from cpkv.bench.copy.peers import PeerCopies
 from cpkv.bench.copy.platform import Platform
 from cpkv.bench.copy.pools import Pools, mla_layout
@@ -16,10 +16,15 @@ from cpkv.bench.copy.settings import CopySettings
 from cpkv.bench.copy.site import Site
 from cpkv.bench.copy.targets import Targets
 from cpkv.bench.copy.timeline import Timeline
-from cpkv.device import Direction
 from cpkv.errors import CpkvError
 
+if TYPE_CHECKING:
+    from cpkv.bench.copy.outcome import Outcomes
+    from cpkv.device import Direction
+
 MOST_SAID = 300
+FEWER_REPEATS: Final = 3
+"""Of what nothing is wanted of, and of peers that are slow."""
 _PATH = re.compile(r"(?<![\w.:])/[^\s:'\",;)]*/")
 
 
@@ -57,8 +62,10 @@ class Run:
     """What all tiers of the run have counted."""
     explained: dict[str, str] = field(default_factory=dict)
     """How the engine copies, and why."""
-    submissions: dict[tuple[Direction, int], dict[str, Peer]] = field(default_factory=dict)
-    """What the peers' submissions cost for each layer, by direction and pages."""
+    outcomes: "dict[tuple[Direction, int], Outcomes]" = field(default_factory=dict)
+    """What the peers did so far on scattered pages, by direction and pages."""
+    has_led: list[bool] = field(default_factory=list)
+    """Of forwards that are not in the timeline: whether a copy had ended before the last layer did."""
     started_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -73,8 +80,17 @@ class Run:
 
     @property
     def repeats(self) -> int:
-        """How often everything is measured."""
+        """How often everything is measured that something is wanted of."""
         return self.settings.repeats
+
+    @property
+    def fewer_repeats(self) -> int:
+        """How often the rest is."""
+        return min(self.repeats, FEWER_REPEATS)
+
+    def is_wanted(self, pages: int) -> bool:
+        """Whether bandwidths and slowdowns of so many pages of a layer may have targets: those of the most have."""
+        return pages == self.pages[-1]
 
     def check_time(self) -> None:
         """Refuse to begin something when the time is over.
@@ -107,12 +123,10 @@ class Run:
                 self.totals.update(counts.as_dict())
                 self.explained.update({what: without_paths(why) for what, why in site.engine.explain().items()})
 
-    def figures(
-        self, measure: Callable[[], Sequence[CopyFigure]], names: Sequence[tuple[str, str]]
-    ) -> list[CopyFigure]:
-        """Return figures, or each of `names` and units as failed: the others go on."""
+    def figures(self, measure: Callable[[], Sequence[CopyFigure]], rows: Sequence[CopyFigure]) -> list[CopyFigure]:
+        """Return figures, or each of `rows`, which have no samples, as failed: the others go on."""
         try:
             self.check_time()
             return list(measure())
         except Exception as error:  # noqa: BLE001 - told in the figures
-            return [CopyFigure(name=name, unit=unit, error=said(error)) for name, unit in names]
+            return [replace(row, error=said(error)) for row in rows]

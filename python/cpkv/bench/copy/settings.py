@@ -27,11 +27,12 @@ class CopySettings:
         pages: Pages that a forward copies in each layer, each number a set of rows; `None` for what fits
             the engine.
         layers: Layers of a forward; `None` for what fits the engine.
-        repeats: How often everything is measured, in turns with what it is compared to.
+        repeats: How often what something is wanted of is measured, in turns with what it is compared to.
         copy_path: How the engine `cuda` copies; `None` leaves it the choice.
         peers: Whom we are compared to: `"plain"` leaves out other projects' code.
         seconds: What would begin later is not measured.
         requests: What fragments the host pool.
+        source: Where they are from.
 
     Raises:
         ConfigError: With everything that is wrong.
@@ -44,6 +45,7 @@ class CopySettings:
     peers: str = "all"
     seconds: float = 240.0
     requests: tuple[Request, ...] = ()
+    source: str = "nowhere"
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be."""
@@ -77,6 +79,6 @@ class CopySettings:
             self, pages=tuple(sorted(set(self.pages or _PAGES[engine]))), layers=self.layers or _LAYERS[engine]
         )
 
-    def with_requests(self, requests: tuple[Request, ...]) -> Self:
-        """Return the settings with what fragments the host pool."""
-        return replace(self, requests=requests)
+    def with_requests(self, requests: tuple[Request, ...], source: str) -> Self:
+        """Return the settings with what fragments the host pool, and where it is from."""
+        return replace(self, requests=requests, source=source)

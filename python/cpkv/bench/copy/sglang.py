@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpkv.bench.copy.cuda_platform import CudaPlatform
+from cpkv.bench.copy.figure import ABSENT
 from cpkv.bench.copy.peers import PeerCopies, Work
 from cpkv.bench.copy.run import said
 from cpkv.bench.copy.settings import PAGE_SIZE
@@ -251,5 +252,5 @@ def sglang_peers(platform: CudaPlatform) -> tuple[list[PeerCopies], dict[str, st
         try:
             peers.append(SglangCopies(platform, name))
         except Exception as error:  # noqa: BLE001 - somebody else's code, at its import
-            missing[name] = f"not there: {said(error)}"
+            missing[name] = f"{ABSENT}: {said(error)}"
     return peers, missing

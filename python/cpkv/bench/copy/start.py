@@ -1,6 +1,7 @@
 """A run on the machine that it is started on: which engine there is, and how much memory it needs."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -9,7 +10,8 @@ from typing import Final
 
 from cpkv.bench.copy.case import LONGEST_RUN
 from cpkv.bench.copy.cpu_platform import CpuPlatform
-from cpkv.bench.copy.fragments import fragment_sizes
+from cpkv.bench.copy.figure import ABSENT
+from cpkv.bench.copy.fragments import FragmentSizes
 from cpkv.bench.copy.patterns import capacity_for
 from cpkv.bench.copy.peers import PeerCopies, plain_peers
 from cpkv.bench.copy.platform import Platform
@@ -19,6 +21,7 @@ from cpkv.bench.copy.run import Run, said
 from cpkv.bench.copy.settings import ENGINES, CopySettings, EngineName
 from cpkv.bench.copy.targets import Targets
 from cpkv.errors import ConfigError
+from cpkv.host import Placement, read_limits
 
 CUDA_MODULE: Final = "cpkv.device.cuda"
 SGLANG_PEERS: Final = ("SGLang kernel", "SGLang JIT", "SGLang direct")
@@ -26,6 +29,10 @@ SGLANG_PEERS: Final = ("SGLang kernel", "SGLang JIT", "SGLang direct")
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 """With fewer than there are streams, two of them may share a queue, and one waits for what the other does."""
 MOST_CONNECTIONS: Final = "32"
+FRAGMENT_SHARE: Final = 0.5
+"""Of the memory that this process may take: what the fragmented host pool has at the most."""
+FRAGMENT_BYTES: Final = 8 << 30
+"""The same where nobody knows how much that is."""
 
 
 def choose_engine(wanted: str) -> EngineName:
@@ -56,15 +63,23 @@ def _no_cuda() -> str:
     return "" if import_module("torch").cuda.is_available() else "torch sees no GPU"
 
 
-def memory_needed(settings: CopySettings, engine: EngineName) -> tuple[int, int]:
-    """Return the bytes of the host and of the device that the largest measurement needs."""
+def memory_needed(settings: CopySettings, engine: EngineName, available_bytes: int | None) -> tuple[int, int]:
+    """Return the bytes of the host and of the device that the largest measurement needs.
+
+    Args:
+        settings: Fitted to the engine. Without requests no host pool is fragmented.
+        engine: Chosen.
+        available_bytes: Host memory that this process may take; `None` if that is not known.
+    """
     pages, layers = max(settings.pages or (1,)), settings.layers or 1
     needs = [
         (mla_layout(layers), whole_segments(pages), capacity_for(pages, LONGEST_RUN)),
         (mla_layout(restored_layers(layers, engine)), whole_segments(pages), capacity_for(pages, LONGEST_RUN)),
     ]
-    few, slots, device_pages = fragment_sizes(layers, pages)
-    needs.append((mla_layout(few), slots, device_pages))
+    if settings.requests:
+        most = FRAGMENT_BYTES if available_bytes is None else int(available_bytes * FRAGMENT_SHARE)
+        sizes = FragmentSizes(pages, layers, most)
+        needs.append((sizes.layout, sizes.slots, sizes.device_pages))
     return (
         max(slots * layout.slot_bytes for layout, slots, _ in needs),
         max(device_bytes(layout, count) for layout, _, count in needs),
@@ -101,21 +116,31 @@ def started(settings: CopySettings, engine: EngineName) -> Iterator[Run]:
     """
     peers: list[PeerCopies] = []
     missing: dict[str, str] = {}
-    with opened(engine, *memory_needed(settings, engine), settings.copy_path) as platform:
+    # What is prepared here, others' imports above all, is time of the run.
+    started_s = time.monotonic()
+    needed = memory_needed(settings, engine, read_limits(Placement()).available_bytes)
+    with opened(engine, *needed, settings.copy_path) as platform:
         if settings.peers == "all":
             peers, missing = _sglang(platform) if engine == "cuda" else ([], _no_gpu())
         if settings.peers != "none":
             peers = [*plain_peers(platform), *peers]
-        yield Run(platform=platform, settings=settings, peers=peers, missing=missing, targets=targets_of(platform))
+        yield Run(
+            platform=platform,
+            settings=settings,
+            peers=peers,
+            missing=missing,
+            targets=targets_of(platform),
+            started_s=started_s,
+        )
 
 
 def _no_gpu() -> dict[str, str]:
-    return dict.fromkeys(SGLANG_PEERS, "not there: no GPU")
+    return dict.fromkeys(SGLANG_PEERS, f"{ABSENT}: no GPU")
 
 
 def _sglang(platform: Platform) -> tuple[list[PeerCopies], dict[str, str]]:
     try:
         peers, missing = import_module("cpkv.bench.copy.sglang").sglang_peers(platform)
     except Exception as error:  # noqa: BLE001 - others are measured without it
-        return [], dict.fromkeys(SGLANG_PEERS, f"not there: {said(error)}")
+        return [], dict.fromkeys(SGLANG_PEERS, f"{ABSENT}: {said(error)}")
     return list(peers), missing

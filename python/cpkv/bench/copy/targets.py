@@ -57,7 +57,7 @@ class Targets:
         return 50.0 if self.is_known and pages == FULL_PAGES and load == "matmul" else None
 
     def restore_ms(self, *, layers: int, run_pages: int) -> float | None:
-        """Return the most milliseconds of CPU for submitting a restore."""
+        """Return the most milliseconds that the calling thread may take to submit a restore."""
         return 5.0 if self.is_known and (layers, run_pages) == (78, 16) else None
 
     def first_layer(self) -> float | None:

@@ -10,7 +10,7 @@ from cpkv.bench.copy.run import Run
 from cpkv.bench.overlap.calibration import calibrated_units
 from cpkv.bench.overlap.formulas import most_hidden_percent
 from cpkv.bench.overlap.rounds import layer_ns, measured_rounds
-from cpkv.bench.overlap.rows import HIDDEN, REACHED, SLOWDOWN, UNITS, share_rows
+from cpkv.bench.overlap.rows import HIDDEN, REACHED, SLOWDOWN, share_rows
 from cpkv.bench.overlap.settings import DRAFT_LAYERS
 from cpkv.bench.overlap.start import case_of
 
@@ -18,8 +18,7 @@ from cpkv.bench.overlap.start import case_of
 def measure_share(run: Run, share: int) -> list[CopyFigure]:
     """Run forwards whose layers take so long that the copy of one takes `share` percent of it."""
     title = f"{share} % of compute"
-    names = [(f"{title}: {what}", unit) for what, unit in UNITS.items()]
-    return run.figures(partial(_measure, run, share, title), names)
+    return run.figures(partial(_measure, run, share, title), share_rows(title, (), _targets(run), {}))
 
 
 def _measure(run: Run, share: int, title: str) -> list[CopyFigure]:
@@ -32,14 +31,15 @@ def _measure(run: Run, share: int, title: str) -> list[CopyFigure]:
     run.timeline.forwards += [one.hooked for one in rounds]
     layer_ms = median(one.plain_ns for one in rounds) / site.layers / 1e6
     copy_ms = median(one.alone_ns for one in rounds) / site.layers / 1e6
-    targets = {
-        HIDDEN: run.targets.hidden(pages=case.pages),
-        SLOWDOWN: run.targets.slowdown(pages=case.pages, load="matmul"),
-    }
     notes = {
         REACHED: f"alone a layer takes {layer_ms:.3f} ms, {units} times {platform.layer_unit}; its copy takes "
         f"{copy_ms:.3f} ms, {case.pages} pages in runs of {case.run_pages}, {copier.bytes // site.layers:,} bytes",
         HIDDEN: f"of equal copies {most_hidden_percent(site.layers):.1f} at most: the last of {site.layers} layers is "
         "copied when the forward has ended",
     }
-    return share_rows(title, rounds, targets, notes)
+    return share_rows(title, rounds, _targets(run), notes)
+
+
+def _targets(run: Run) -> dict[str, float | None]:
+    pages = case_of(run.pages).pages
+    return {HIDDEN: run.targets.hidden(pages=pages), SLOWDOWN: run.targets.slowdown(pages=pages, load="matmul")}
