@@ -39,7 +39,9 @@ def test_every_figure_is_measured_and_has_no_target_here(whole):
     }  # fmt: skip
     assert {"date", "processor", "cores", "command", "device"} < set(written["machine"])
     figures = written["figures"]
-    assert list(dict.fromkeys(figure["measurement"] for figure in figures)) == list(COPY_MEASUREMENTS)
+    assert list(dict.fromkeys(figure["measurement"] for figure in figures)) == [
+        name for name in COPY_MEASUREMENTS if not name.startswith("fewer-")
+    ]  # fmt: skip
     for figure in figures:
         assert (figure["error"], figure["target"], figure["is_met"]) == ("", None, None)
         assert len(figure["samples"]) == 1
@@ -51,8 +53,24 @@ def test_every_figure_is_measured_and_has_no_target_here(whole):
         assert peers["each page"]["samples"]
         assert peers["SGLang kernel"]["error"] == "not there: no GPU"
     assert rows["to device, 4 pages, runs of 4, slowdown of matmul"]["peers"]["A/A"]["samples"]
-    note = rows["to host, 4 pages, host pool full and fragmented, alone"]["note"]
-    assert re.search(r"host pool (89|90)% full of 4,000 requests' prompts, host runs of \d", note)
+    fragmented = rows["to host, 4 pages, host pool full and fragmented, alone"]
+    assert re.fullmatch(
+        r"3 of 3 layers, 64 host slots, (89|90)% full after 4,000 requests of a made-up workload, seed 0",
+        fragmented["note"],
+    )
+    assert fragmented["peers"]["each page"]["samples"]
+    for what in ("device pages", "host slots", "copies"):
+        row = rows[f"to host, 4 pages, host pool full and fragmented, runs of {what}"]
+        assert 1 <= row["median"] <= 4
+        assert re.fullmatch(r"the mean of \d runs?; median \d, from \d to \d", row["note"])
+    assert rows["last layer done to visible, to host, 4 pages, runs of 4"]["peers"]["all layers behind"]["samples"]
+    assert rows["restore, 3 layers, 4 pages, runs of 4, submission"]["peers"]["contiguous"]["samples"]
+    for row in ("hook, to host, 4 pages, scattered", "hook, to host, 4 pages, scattered, by the clock"):
+        assert rows[row]["peers"]["each page"]["samples"]
+    led = rows["forwards without a copy before their last layer ended"]
+    hooked = written["totals"]["hooked_forwards"]
+    assert led["note"].startswith("of 2 forwards: 1 of the timeline, by events of the device, and 1 whose hooks")
+    assert f"the other {hooked - 2} of the run's {hooked}" in led["note"]
     assert rows["forwards copied all layers at once"]["median"] == 0
     assert written["totals"]["hooked_forwards"] > 10
     assert written["totals"]["failed_submissions"] == 0
@@ -92,15 +110,27 @@ def test_measurements_that_are_picked_are_all_that_is_measured(tmp_path):
     measured = dict.fromkeys(figure["measurement"] for figure in written["figures"])
     assert list(measured) == ["hooks", "restores", "counts"], "in an order of their own"
     assert written["source"] == "no requests"
-    # No timeline was made, so nothing is said of it.
-    assert len([figure for figure in written["figures"] if figure["measurement"] == "counts"]) == 1
+    # No timeline was made: of the hooks alone is known when they were copied.
+    (led, _) = (figure for figure in written["figures"] if figure["measurement"] == "counts")
+    assert led["note"].startswith("of 1 forwards: 0 of the timeline, by events of the device, and 1 whose hooks")
+
+
+def test_shorter_prompts_are_measured_behind_what_has_targets(tmp_path):
+    picked = ("--only", "fewer-to-host", "--only", "to-host", "--peers", "none", "--pages", "2,4")
+    done = run(*TINY, *picked, "--repeats", 4, "--json", tmp_path / "out.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    figures = json.loads((tmp_path / "out.json").read_text())["figures"]
+    measured = {(figure["measurement"], figure["name"].split(",")[1], len(figure["samples"])) for figure in figures}
+    assert measured == {("to-host", " 4 pages", 4), ("fewer-to-host", " 2 pages", 3)}
+    assert [figure["measurement"] for figure in figures] == ["to-host"] * 5 + ["fewer-to-host"] * 5
 
 
 def test_what_does_not_begin_in_time_is_told_and_the_run_ends_well(tmp_path):
     done = run(*TINY, "--only", "hooks", "--seconds", "1e-9", "--json", tmp_path / "out.json")
     assert (done.returncode, done.stderr) == (0, "")
-    figures = json.loads((tmp_path / "out.json").read_text())["figures"]
-    assert {figure["error"] for figure in figures} == {"not begun: the run has taken its 1e-09 s"}
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert {figure["error"] for figure in written["figures"]} == {"not begun: the run has taken its 1e-09 s"}
+    assert not written["is_complete"]
     assert "failed" in done.stdout
 
 

@@ -2,12 +2,13 @@
 
 import itertools
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import cpkv
-from cpkv.bench.copy import COPY_MEASUREMENTS, CopyFigure, CopySettings, Peer, choose_engine, said
+from cpkv.bench.copy import COPY_MEASUREMENTS, CopyFigure, CopySettings, Peer, Run, choose_engine, measure_counts, said
 from cpkv.bench.copy.case import Case, cases
 from cpkv.bench.copy.formulas import (
     gigabytes_per_second,
@@ -15,7 +16,9 @@ from cpkv.bench.copy.formulas import (
     preparation_microseconds,
     slowdown_percent,
 )
+from cpkv.bench.copy.fragments import FragmentSizes
 from cpkv.bench.copy.machine import command_without_files
+from cpkv.bench.copy.outcome import measure_copier
 from cpkv.bench.copy.passes import alone, beside, one_round
 from cpkv.bench.copy.patterns import capacity_for, spread_pages
 from cpkv.bench.copy.pools import mla_layout, whole_segments
@@ -25,6 +28,7 @@ from cpkv.bench.copy.start import SGLANG_PEERS, memory_needed
 from cpkv.bench.copy.targets import Targets
 from cpkv.cli.copy_figures import copy_table, number
 from cpkv.layout import join_runs
+from cpkv.replay import Request
 
 
 def test_the_formulas():
@@ -67,6 +71,14 @@ def test_the_table_shows_peers_beside_ours_and_what_is_missing():
         "copy: said", "slowdown: failed: no memory", "each page: it broke", "X: not there: x",
     ]  # fmt: skip
     assert [number(value) for value in (0, 0.456, 9.99, 53.04, 2_713.4)] == ["0", "0.46", "9.99", "53.0", "2,713"]
+
+
+def test_a_figure_is_measured_if_everybody_who_is_there_was():
+    theirs = {"contiguous": Peer(samples=(1.0,)), "X": Peer(error="not there: x")}
+    ours = CopyFigure(name="copy", unit="GB/s", samples=(1.0,), peers=theirs)
+    assert ours.is_measured
+    assert not replace(ours, samples=(), error="not begun").is_measured
+    assert not replace(ours, peers=theirs | {"each page": Peer(error="it broke")}).is_measured
 
 
 # --- Where pages lie ---
@@ -116,16 +128,34 @@ def test_the_targets_are_those_of_full_layers_on_a_known_machine():
 # --- Rounds ---
 
 
+def test_loads_begin_alike_with_and_without_copies(monkeypatch):
+    """What has rested computes faster: a slowdown would be less than it is."""
+    clock = itertools.count(0, 5_000_000)
+    monkeypatch.setattr("cpkv.bench.copy.passes.perf_counter_ns", lambda: next(clock))
+    machine = MadeUpMachine()
+    beside(machine, MadeUpCopies(machine), "matmul", 2, guess_ns=8_000)
+    assert (len(set(machine.holds[-6:])), machine.leads) == (1, [])
+    machine = MadeUpMachine()
+    beside(machine, MadeUpCopies(machine), "matmul", 2, guess_ns=8_000, is_led=True)
+    assert machine.leads == [50] * 6
+
+
 class MadeUpMachine:
     """A load's unit takes 1,000 ns, and 100 ns more for each round that a copy is beside it."""
 
     hold_ms = 1.0
+    lead_units = 80
 
     def __init__(self):
         self.units = 0
         self.is_copying = False
         self.rounds = []
         self.holds = []
+        self.leads = []
+
+    def layer(self, units):
+        self.leads.append(units)
+        self.hold(0.0)
 
     def hold(self, milliseconds):
         self.holds.append(milliseconds)
@@ -187,6 +217,8 @@ def test_a_round_is_begun_submitted_marked_and_finished():
 def test_pairs_take_turns_and_the_load_is_longer_than_the_copy():
     machine = MadeUpMachine()
     result = beside(machine, MadeUpCopies(machine), "matmul", 3, guess_ns=8_000)
+    pair = beside(MadeUpMachine(), MadeUpCopies(MadeUpMachine()), "matmul", 2, guess_ns=8_000, has_same=False)
+    assert (len(pair.slowdown_percent), pair.same_percent) == (2, ())
     assert result.gigabytes_per_second == (50.0,) * 3
     assert result.slowdown_percent == (1.0,) * 3
     assert result.same_percent == (0.0,) * 3
@@ -209,6 +241,53 @@ def test_nothing_begins_before_everything_is_queued(monkeypatch, call_ms, hold_m
     beside(machine, MadeUpCopies(machine), "matmul", 1, guess_ns=8_000)
     assert machine.holds[1:3] == [1.0, hold_ms]
     assert hold_ms in machine.holds[3:]
+
+
+def run_on(machine, **settings):
+    return Run(
+        platform=machine,
+        settings=CopySettings(**settings).fitted("cuda"),
+        peers=(),
+        missing={},
+        targets=Targets(is_known=True),
+    )
+
+
+@pytest.mark.parametrize(("is_ours", "span_ns", "repeats"), [(True, 10**9, 7), (False, 10**9, 3), (False, 10**7, 7)])
+def test_a_slow_peer_is_measured_less_often(monkeypatch, is_ours, span_ns, repeats):
+    machine = MadeUpMachine()
+    monkeypatch.setattr(MadeUpMachine, "elapsed_ns", lambda *_: span_ns)
+    outcome = measure_copier(run_on(machine), MadeUpCopies(machine), ("matmul",), is_wanted=True, is_ours=is_ours)
+    assert len(outcome.alone) == len(outcome.submit_us) == len(outcome.submit_cpu_us) == repeats
+    assert len(outcome.slowdown("matmul")) == repeats
+    assert len(outcome.beside["matmul"].same_percent) == (repeats if is_ours else 0)
+
+
+def test_rows_that_fail_keep_what_was_wanted_of_them():
+    run = run_on(MadeUpMachine())
+    row = CopyFigure(name="copy", unit="GB/s", target=54.0, peers={"contiguous": Peer(samples=(55.0,))})
+
+    def fail():
+        raise cpkv.CopyError("it broke")
+
+    assert run.figures(fail, [row]) == [replace(row, error="it broke")]
+    run.started_s -= run.settings.seconds + 1
+    (late,) = run.figures(lambda: [row], [row])
+    assert (late.error, late.target, late.is_met) == ("not begun: the run has taken its 240 s", 54.0, False)
+    assert [run.is_wanted(pages) for pages in run.pages] == [False, False, True]
+
+
+def test_every_forward_that_is_known_is_counted():
+    run = run_on(MadeUpMachine())
+    run.has_led += [True, False, True]
+    run.totals["hooked_forwards"] = 5
+    led, at_once = measure_counts(run)
+    assert (led.samples, led.target, led.is_met) == ((1.0,), 0.0, False)
+    assert led.note == (
+        "of 3 forwards: 0 of the timeline, by events of the device, and 3 whose hooks were timed, by acks; "
+        "the other 2 of the run's 5 compute no layers, or only warm up"
+    )
+    assert (at_once.samples, at_once.is_met) == ((0.0,), True)
 
 
 # --- What is said ---
@@ -258,9 +337,19 @@ def test_sizes_that_are_left_open_fit_the_engine():
         CopySettings(copy_path="batch").fitted("cpu")
     with pytest.raises(cpkv.ConfigError, match="engine is 'gpu', want one of auto, cuda, cpu"):
         choose_engine("gpu")
-    host, device = memory_needed(CopySettings().fitted("cuda"), "cuda")
+    host, device = memory_needed(CopySettings().fitted("cuda"), "cuda", None)
     assert host < 5 * 10**9
     assert device < 8 * 10**9
+
+
+def test_a_host_pool_is_fragmented_in_as_many_layers_as_there_is_memory_for():
+    settings = CopySettings().fitted("cuda").with_requests((Request(np.arange(1), 512),), "a trace")
+    for available, layers in ((None, 17), (100 * 2**30, 61), (20 * 2**30, 21)):
+        host, device = memory_needed(settings, "cuda", available)
+        assert FragmentSizes(512, 61, host, device).layout.layers == layers
+    assert FragmentSizes(512, 61, 1).layout.layers == 1
+    few_on_device = FragmentSizes(512, 61, 100 * 2**30, 2_048 * (73_728 + 8_448) * 3)
+    assert (few_on_device.layout.layers, few_on_device.slots, few_on_device.device_pages) == (3, 6_144, 2_048)
 
 
 def test_every_measurement_has_a_name_for_the_command_line():
