@@ -221,11 +221,26 @@ def test_torch_takes_it_for_pinned(registrar):
         del row, rows
 
 
-@pytest.mark.usefixtures("driver")
-def test_the_doctor_sees_the_gpu():
-    checks = {check.name: check for check in examine()}
+def test_the_doctor_sees_each_gpu_and_what_its_link_carries(driver):
+    found = examine()
+    checks = {check.name: check for check in found}
     assert checks["CUDA driver"].state in ("ok", "warn")
     assert checks["CUDA driver"].seen.startswith("for CUDA 1")
     assert re.match(r".+ at [0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7], NUMA node ", checks["GPU 0"].seen)
-    assert "link of GPU 0" in checks
     assert checks["copy engine"].seen.startswith("cuda: ")
+    for gpu in range(len(driver.devices())):
+        assert f"link of GPU {gpu}" in checks
+        measured = checks[f"link of GPU {gpu}, measured"]
+        rates = re.match(
+            r"([\d.]+) GB/s to host, ([\d.]+) GB/s to device(: \d+% of the [\d.]+ GB/s of|;) ", measured.seen
+        )
+        assert rates, measured
+        assert min(float(rates[1]), float(rates[2])) > 1
+        # Others may use the link at this moment: that it is slow is no fault here.
+        assert measured.state == "ok" or measured.wanted.startswith("at least 80% of it, ")
+        paths = [check for check in found if check.name == f"copy path of GPU {gpu}"]
+        assert {check.state for check in paths} == {"ok"}
+        whats = [check.seen.partition(": ")[0] for check in paths]
+        assert "acks" in whats
+        for direction in ("to_host", "to_device"):
+            assert any(what.startswith(f"{direction}, runs of ") for what in whats), whats

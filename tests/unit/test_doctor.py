@@ -7,11 +7,13 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 import cpkv
+import fake_cuda as cuda_driver
 from cpkv.cli.app import app
 from cpkv.doctor import Check, build, copy_path_checks, cuda, examine, has_failed
 from cpkv.doctor.copy_path import started_driver
 from cpkv.doctor.cuda import cuda_checks, nvidia_devices
 from cpkv.doctor.cuda_support import judged
+from cpkv.doctor.link_rate import link_rates
 from cpkv.doctor.links import Link, link_checks
 from cpkv.doctor.memory import memory_checks
 from cpkv.host import Capacity, Device, SystemFiles
@@ -306,7 +308,10 @@ def test_huge_pages(host, total, setting, state, seen):
     ],
 )
 def test_the_engine_that_auto_takes(driver, seen):
-    assert copy_path_checks(driver, open_cuda=FakeEngine)[0].seen == seen
+    assert copy_path_checks(driver, lambda _: FakeEngine(), lambda _: RATES)[0].seen == seen
+
+
+RATES = {"to_host": 55.04, "to_device": 54.5}
 
 
 class FakeEngine:
@@ -320,9 +325,6 @@ class FakeEngine:
         if self.error is not None:
             raise self.error
 
-    def link_peak(self, direction):
-        return {"to_host": 55.04, "to_device": 54.5}[direction]
-
     def explain(self):
         return {"to_host, runs of 8448 bytes": "batch: 15.1 GB/s", "acks": "written by the stream"}
 
@@ -330,35 +332,91 @@ class FakeEngine:
         self.is_closed = True
 
 
-def test_how_a_gpu_copies_and_why():
-    engine = FakeEngine()
-    _, link, *paths = copy_path_checks(FakeDriver(), open_cuda=lambda: engine)
-    assert (link.name, link.seen) == ("link, measured", "55.0 GB/s to host, 54.5 GB/s to device")
-    assert [(check.name, check.seen) for check in paths] == [
-        ("copy path", "to_host, runs of 8448 bytes: batch: 15.1 GB/s"),
-        ("copy path", "acks: written by the stream"),
+def test_how_each_gpu_copies_and_why(host):
+    engines = [FakeEngine(), FakeEngine()]
+    _, *checks = copy_path_checks(FakeDriver(devices=2), engines.__getitem__, lambda _: RATES, host)
+    assert [(check.name, check.seen) for check in checks] == [
+        line
+        for gpu in (0, 1)
+        for line in (
+            (
+                f"link of GPU {gpu}, measured",
+                "55.0 GB/s to host, 54.5 GB/s to device; the machine does not say what its peak is",
+            ),
+            (f"copy path of GPU {gpu}", "to_host, runs of 8448 bytes: batch: 15.1 GB/s"),
+            (f"copy path of GPU {gpu}", "acks: written by the stream"),
+        )
     ]
-    assert engine.is_closed
+    assert {check.state for check in checks} == {"ok"}
+    assert all(engine.is_closed for engine in engines)
+
+
+@pytest.mark.parametrize(
+    ("to_device", "state", "share"), [(54.5, "ok", "86%"), (50.5, "ok", "80%"), (50.0, "warn", "79%")]
+)
+def test_a_link_is_held_against_its_peak(host, to_device, state, share):
+    link_of(host, now=(2.5, 16), most=(32.0, 16))
+    rates = {"to_host": 55.0, "to_device": to_device}
+    _, check, *_ = copy_path_checks(FakeDriver(), lambda _: FakeEngine(), lambda _: rates, host)
+    assert (check.name, check.state) == ("link of GPU 0, measured", state)
+    assert check.seen == (f"55.0 GB/s to host, {to_device} GB/s to device: {share} of the 63.0 GB/s of PCIe 5 x16")
+    assert check.wanted == "at least 80% of it, 50.4 GB/s"
+    assert bool(check.hint) == (state == "warn")
+
+
+def test_a_link_that_cannot_be_measured_is_a_warning():
+    def refuse(_):
+        raise cpkv.CopyError("out of memory")
+
+    _, link, *paths = copy_path_checks(FakeDriver(), lambda _: FakeEngine(), refuse)
+    assert (link.state, link.seen, len(paths)) == ("warn", "out of memory", 2)
+
+
+def test_the_rate_of_a_link_is_that_of_large_copies_both_ways():
+    driver = cuda_driver.FakeDriver()
+    driver.elapsed_ms = 10.0
+    rates = link_rates(1, driver)
+    assert rates == {way: pytest.approx(8 * (64 << 20) / 10e6) for way in ("to_host", "to_device")}
+    names = [name for name, *_ in driver.calls]
+    assert names.count("cuMemcpyAsync") == 2 * 3 * 8
+    for given, taken in (("cuMemHostAlloc", "cuMemFreeHost"), ("cuMemAlloc", "cuMemFree")):
+        assert names.count(given) == names.count(taken) == 1
+        assert names.index("cuStreamDestroy") < names.index(taken)
+    assert names.count("cuEventCreate") == names.count("cuEventDestroy") == 2
+    assert names[-1] == "cuDevicePrimaryCtxRelease"
+
+
+def test_a_link_that_fails_to_copy_gives_its_memory_back():
+    driver = cuda_driver.FakeDriver()
+    driver.fail("cuMemcpyAsync")
+    with pytest.raises(cpkv.CopyError, match="cuMemcpyAsync failed with CUDA_ERROR_INVALID_VALUE"):
+        link_rates(0, driver)
+    names = [name for name, *_ in driver.calls]
+    assert names.index("cuStreamSynchronize") < names.index("cuMemFree")
+    assert names[-1] == "cuDevicePrimaryCtxRelease"
 
 
 def test_without_a_gpu_nothing_is_measured():
-    assert len(copy_path_checks(NO_DRIVER, open_cuda=pytest.fail)) == 1
+    assert len(copy_path_checks(NO_DRIVER, pytest.fail, pytest.fail)) == 1
 
 
 def test_an_engine_that_does_not_start_or_measure_is_a_warning():
-    def refuse():
+    def refuse(_):
         raise cpkv.ConfigError("the driver has CUDA 11")
 
-    _, check = copy_path_checks(FakeDriver(), open_cuda=refuse)
+    _, _, check = copy_path_checks(FakeDriver(), refuse, lambda _: RATES)
     assert (check.state, check.seen) == ("warn", "the driver has CUDA 11")
     engine = FakeEngine(cpkv.CopyError("out of memory"))
-    _, check = copy_path_checks(FakeDriver(), open_cuda=lambda: engine)
+    _, _, check = copy_path_checks(FakeDriver(), lambda _: engine, lambda _: RATES)
     assert (check.state, check.seen, engine.is_closed) == ("warn", "out of memory", True)
 
 
 def test_without_a_driver_it_is_started(monkeypatch):
     monkeypatch.setattr("cpkv.doctor.copy_path.Driver", FakeDriver)
-    assert copy_path_checks(open_cuda=FakeEngine)[0].seen == "cuda: the driver runs and finds 1 GPU"
+    assert (
+        copy_path_checks(open_cuda=lambda _: FakeEngine(), measure=lambda _: RATES)[0].seen
+        == "cuda: the driver runs and finds 1 GPU"
+    )
     monkeypatch.setattr("cpkv.doctor.copy_path.Driver", lambda: cpkv.host.Driver("libno-such-driver.so"))
     driver = started_driver()
     assert isinstance(driver, cpkv.DriverError)
@@ -374,9 +432,11 @@ def test_a_host_that_tells_nothing_is_examined(tmp_path, monkeypatch, driver, ra
     monkeypatch.setattr("cpkv.doctor.examination.started_driver", lambda: driver)
     names = list(checked(examine(ranks, SystemFiles(tmp_path))))
     assert names[:3] == ["python", "cpkv", "CUDA driver"]
-    assert [name for name in names if name != "copy path"][-6:] == [
+    of_gpus = ("copy path of GPU 0", "link of GPU 0, measured")
+    assert [name for name in names if name not in of_gpus][-6:] == [
         *("host memory", "container limit", "locked memory", "shared memory", "huge pages", "copy engine"),
     ]
+    assert {name in names for name in of_gpus} == {"GPU 0" in names}
     assert ("link of GPU 0" in names) == (isinstance(driver, FakeDriver) and "GPU 0" in names)
 
 

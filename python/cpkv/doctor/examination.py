@@ -23,7 +23,7 @@ def examine(ranks_on_host: int = 1, files: SystemFiles = THIS_SYSTEM) -> list[Ch
         *cuda_checks(driver, files),
         *link_checks(_addresses(driver), files),
         *memory_checks(ranks_on_host, files),
-        *copy_path_checks(driver),
+        *copy_path_checks(driver, files=files),
     ]
 
 
