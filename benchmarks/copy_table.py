@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cpkv.bench.copy import draw, faults
+from cpkv.bench.copy import ABSENT, COPY_MEASUREMENTS, draw, faults
 from cpkv.cli.copy_figures import number
 
 TOLERANCE_US = 50.0
 """How far the clocks of the GPU and of the thread may be apart."""
-ABSENT = "not there"
 
 
 def main() -> None:
@@ -39,19 +38,21 @@ def main() -> None:
 
 
 def markdown(written: dict[str, Any]) -> Iterator[str]:
-    """Return the lines of the page: machine, a table for each measurement, notes."""
+    """Return the lines of the page: machine, and a section with a table and notes for each measurement."""
     machine = dict(written["machine"])
     yield f"`{machine.pop('command')}`, {machine.pop('date')}. " + ", ".join(
         f"{name} {value}" for name, value in machine.items()
     )
+    if "source" in written:
+        yield f"\n{written['source'][:1].upper()}{written['source'][1:]}."
     if not written["is_complete"]:
-        yield "\n**The run did not come to its end.**"
+        yield "\n**Not everything was measured.**"
     for name in dict.fromkeys(figure["measurement"] for figure in written["figures"]):
         figures = [figure for figure in written["figures"] if figure["measurement"] == name]
-        yield f"\n### {name}\n"
+        yield f"\n#### {COPY_MEASUREMENTS[name].title if name in COPY_MEASUREMENTS else name}\n"
         yield from table(figures)
-        notes = dict.fromkeys(note for figure in figures for note in notes_of(figure))
-        yield from (f"\n- {note}" if place == 0 else f"- {note}" for place, note in enumerate(notes))
+        notes = list(notes_of(figures))
+        yield from ["", *(f"- {note}" for note in notes)] if notes else []
     yield f"\nThe engine: {'; '.join(f'{what}: {why}' for what, why in written['engine'].items())}."
 
 
@@ -83,17 +84,21 @@ def cell(peer: dict[str, Any] | None) -> str:
     return number(peer["median"])
 
 
-def notes_of(figure: dict[str, Any]) -> Iterator[str]:
-    """Return what is to be said of a figure."""
-    if figure["error"]:
-        yield f"{figure['name']}: failed: {figure['error']}"
-    if figure["note"]:
-        yield f"{figure['name']}: {figure['note']}"
-    for name, peer in figure["peers"].items():
-        if peer["error"]:
-            yield f"{name}: {peer['error']}"
-        if peer["note"]:
-            yield f"{figure['name']}: {name}: {peer['note']}"
+def notes_of(figures: list[dict[str, Any]]) -> Iterator[str]:
+    """Return what is to be said of the rows of a table: each thing once, with the rows or peers that it is said of."""
+    said: dict[str, list[str]] = {}
+    for figure in figures:
+        if figure["error"]:
+            said.setdefault(f"failed: {figure['error']}", []).append(figure["name"])
+        if figure["note"]:
+            said.setdefault(figure["note"], []).append(figure["name"])
+        for name, peer in figure["peers"].items():
+            if peer["error"]:
+                said.setdefault(peer["error"], []).append(name)
+            if peer["note"]:
+                said.setdefault(f"{name}: {peer['note']}", []).append(figure["name"])
+    for what, names in said.items():
+        yield f"{'; '.join(dict.fromkeys(names))}: {what}"
 
 
 if __name__ == "__main__":

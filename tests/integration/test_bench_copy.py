@@ -4,11 +4,13 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from cpkv.bench.copy import COPY_MEASUREMENTS, faults
 
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "cpkv", "bench", "copy"]
 TINY = ["--engine", "cpu", "--pages", "4", "--layers", "3", "--repeats", "1"]
 
@@ -88,6 +90,24 @@ def test_the_timeline_is_one_that_can_be(whole):
     late = ("before its last layer ends", "before its copy")
     assert [fault for fault in faults(trace) if not fault.endswith(late)] == []
     assert trace["otherData"]["layers"] == 3
+
+
+def test_the_page_has_a_section_for_each_measurement(whole, tmp_path):
+    (tmp_path / "out.json").write_text(whole[1])
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "copy_table.py", tmp_path / "out.json"],
+        capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    figures = json.loads(whole[1])["figures"]
+    measured = dict.fromkeys(figure["measurement"] for figure in figures)
+    headings = re.findall(r"^#### (.+)$", done.stdout, re.MULTILINE)
+    assert headings == [COPY_MEASUREMENTS[name].title for name in measured]
+    assert "| what | unit | ours | wanted | met | contiguous | each page |" in done.stdout
+    for figure in figures:
+        assert f"| {figure['name']} | {figure['unit']} |" in done.stdout
+        assert figure["note"] in done.stdout
+    assert "Host pool filled by a made-up workload, seed 0." in done.stdout
+    assert "Not everything was measured" not in done.stdout
 
 
 def test_measurements_that_are_picked_are_all_that_is_measured(tmp_path):
