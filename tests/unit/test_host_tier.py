@@ -10,7 +10,7 @@ from cpkv.device import BACKUP, LATE, RESTORE, CpuEngine, ManualEngine
 from cpkv.drivers import HostTier, LayerHooks, Share
 from cpkv.drivers.counts import RateLimit
 from cpkv.errors import CopyError
-from cpkv.layout import Buffers, Component, DevicePool, HostPool, PageLayout
+from cpkv.layout import Buffers, Component, DevicePool, PageLayout
 from pools import SCRIBBLE, Pools, small_layout
 
 PAGE = 2
@@ -409,6 +409,10 @@ def test_a_restore_that_is_interrupted_between_layers_fails(world, layer):
     assert not world.cache.has_work()
 
 
+def freed(*_):
+    raise cpkv.ConfigError("has moved or was freed")
+
+
 @pytest.mark.parametrize("how", ["plan", "moved"])
 def test_a_restore_that_cannot_be_submitted_fails(world, monkeypatch, how):
     evicted(world, prompt(100, 3))
@@ -418,7 +422,7 @@ def test_a_restore_that_cannot_be_submitted_fails(world, monkeypatch, how):
         if how == "plan":
             refuse_a_plan(world, CopyError("no plan"))
         else:
-            patch.setattr(Buffers, "moved", lambda _: True)
+            patch.setattr(DevicePool, "check_alive", freed)
         with pytest.raises(cpkv.CpkvError, match=r"no plan|has moved or was freed"):
             world.tier.load(restore.operations)
     assert world.engine.queues[RESTORE] == []
@@ -517,7 +521,7 @@ def test_late_backups_that_cannot_be_submitted_fail_and_the_tick_is_reported(wor
         elif how == "plan":
             refuse_a_plan(world, CopyError("no plan"))
         else:
-            patch.setattr(Buffers, "moved", lambda _: True)
+            patch.setattr(DevicePool, "check_alive", freed)
         (late,) = world.tick().started
     world.engine.capture(begin=False)
     assert world.tier.counts.failed_submissions == 1
@@ -834,31 +838,71 @@ def test_an_engine_is_closed_whatever_the_end_of_its_forward_raises(world):
         world.engine.submit(LATE, None, 0, 0, after=None, on_failure=None)
 
 
+class Tensor:
+    """What is asked of a torch tensor, and memory that can be given up."""
+
+    def __init__(self, pages, row_bytes):
+        self.memory = np.zeros((pages, row_bytes), np.uint8)
+        self.shape = self.memory.shape
+        self.is_freed = False
+
+    def data_ptr(self):
+        return 0 if self.is_freed else self.memory.ctypes.data
+
+    def stride(self):
+        return self.memory.strides
+
+    def element_size(self):
+        return 1
+
+
+def world_of_tensors(layers, **settings):
+    """A rank whose device pages are tensors, one for each layer."""
+    kv = Component(name="target_kv", model="target", layers=tuple(range(layers)), row_bytes=8)
+    layout = PageLayout(page_size=PAGE, target_layers=layers, components=(kv,))
+    world = World(layout=layout, **settings)
+    tensors = [Tensor(16, 8) for _ in range(layers)]
+    world.tier.pause()
+    world.tier.resume(DevicePool(layout, {"target_kv": Buffers.of(tensors)}))
+    return world, tensors
+
+
 def test_a_device_buffer_that_was_freed_is_noticed_before_the_forward():
-    class Tensor:
-        shape = (16, 8)
-        address = 1 << 20
-
-        def data_ptr(self):
-            return self.address
-
-        def stride(self):
-            return (8, 1)
-
-        def element_size(self):
-            return 1
-
-    kv = Component(name="target_kv", model="target", layers=(0,), row_bytes=8)
-    layout = PageLayout(page_size=PAGE, target_layers=1, components=(kv,))
-    tensor = Tensor()
-    cache = cpkv.CacheManager(
-        page_size=PAGE, device_pages=16, host_slots=16, segment_pages=4, copies="tracked", draft=False
-    )
-    host = HostPool(layout=layout, slots=16, segment_pages=4, address=1 << 30)
-    tier = HostTier(cache, ManualEngine(), DevicePool(layout, {"target_kv": Buffers.of([tensor])}), host)
-    tensor.address = 0
+    world, (tensor,) = world_of_tensors(1)
+    tensor.is_freed = True
     with pytest.raises(cpkv.ConfigError, match="the device memory of target_kv has moved or was freed"):
-        tier.begin_forward([])
+        world.tier.begin_forward([])
+
+
+@pytest.mark.parametrize("hooked", [range(3), range(1)], ids=["a layer's end", "the end of the forward"])
+def test_a_device_buffer_that_is_freed_during_the_forward_rolls_it_back(caplog, hooked):
+    """Nobody reads where it was; with memory given anew, everybody else goes on."""
+    world, tensors = world_of_tensors(3)
+    request = world.start(prompt(100, 3))
+    world.tier.begin_forward([request[3]])
+    world.tier.layer_ended(0)
+    tensors[1].is_freed = True
+    for layer in hooked[1:]:
+        world.tier.layer_ended(layer)
+    world.tier.end_forward()
+    assert [one.first_layer for one in world.engine.queues[BACKUP]] == [0]
+    assert "the device memory of target_kv has moved or was freed" in caplog.text
+    world.insert(request)
+    assert world.settle().rolled_back == [(request[3].id, "copy_failed")]
+    world.settle()
+    stats = world.cache.stats()
+    assert (stats.host_cached_slots, stats.host_draining_slots) == (0, 0)
+    world.cache.flush()
+    tensors[1].is_freed = False
+    other = world.start(prompt(200, 3))
+    world.tier.begin_forward([other[3]])
+    for layer in range(3):
+        world.tier.layer_ended(layer)
+    world.tier.end_forward()
+    world.insert(other)
+    assert world.settle().committed == [other[3].id]
+    world.cache.check_integrity()
+    world.tier.close()
 
 
 # --- Lanes ---

@@ -7,7 +7,7 @@ from cpkv._core import CacheManager, Transaction
 from cpkv.device import BACKUP, LATE, ComputeStream, CopyEngine, CopyPlan, OnFailure
 from cpkv.drivers.counts import Counts, RateLimit
 from cpkv.drivers.share import Share
-from cpkv.errors import CopyError, TransactionError, UsageError
+from cpkv.errors import ConfigError, CopyError, TransactionError, UsageError
 from cpkv.layout import DevicePool, HostPool
 
 
@@ -58,6 +58,8 @@ class BackupDriver:
 
     def layer_ended(self, layer: int, compute: ComputeStream) -> None:
         """Submit a layer that the forward has computed. Does nothing if no forward is armed.
+
+        If the layer's device memory was freed, the transactions roll back and the forward goes on.
 
         Args:
             layer: Of the forward: those of the target come first, then those of the draft.
@@ -174,6 +176,8 @@ class BackupDriver:
     def _submit(self, forward: "_Forward", first: int, end: int, compute: ComputeStream) -> None:
         plan = forward.plan
         size = 0 if plan is None or forward.has_failed else plan.bytes(first, end)
+        if size and not self._is_there(forward, first, end):
+            size = 0
         if size:
             forward.told = sequence = self._engine.next_sequence(BACKUP)
             told = _tell(forward.alive, BACKUP, sequence)
@@ -192,6 +196,16 @@ class BackupDriver:
                 self._counts.backup_bytes += size
         for layer in range(first, end):
             forward.done[layer] = True
+
+    def _is_there(self, forward: "_Forward", first: int, end: int) -> bool:
+        """Whether the memory of layers was not freed meanwhile. Else their backups have failed."""
+        try:
+            self.device.check_alive(first, end)
+        except ConfigError as error:
+            forward.failed(CopyError(str(error)))
+            forward.has_failed = True
+            return False
+        return True
 
     def _keep_promises(self, stream: int, told: int, failed: OnFailure) -> None:
         """Let a stream reach a number that transactions were told and whose submission was refused."""

@@ -29,7 +29,7 @@ class Buffers:
     pages: int
     owners: tuple[Any, ...] = field(default=(), repr=False, compare=False)
     _where: tuple[Callable[[], int], ...] = field(init=False, repr=False, compare=False)
-    """For each owner what tells its address: looked up once, as it is called before each forward."""
+    """For each owner what tells its address: looked up once, as it is called with every layer."""
 
     def __post_init__(self) -> None:
         """Look up what tells the owners' addresses."""
@@ -71,9 +71,9 @@ class Buffers:
             owners=tuple(tensors),
         )
 
-    def moved(self) -> bool:
-        """Whether a tensor is not where it was when it was described: its memory was given up."""
-        return bool(self._where) and tuple([where() for where in self._where]) != self.addresses
+    def teller(self, place: int) -> Callable[[], int] | None:
+        """Return what tells where a buffer is now; `None` if nobody knows."""
+        return self._where[place] if self._where else None
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ class DevicePool:
     row_strides: NDArray[np.int64] = field(init=False, repr=False, compare=False)
     is_dense: bool = field(init=False)
     """Whether neighbouring pages lie side by side in every buffer, so that runs of them are one copy."""
+    _tellers: tuple[tuple[tuple[Callable[[], int], int, str], ...], ...] = field(init=False, repr=False, compare=False)
+    """For each layer of the forward its tensors: what tells the address, what it was, and the component."""
 
     def __post_init__(self) -> None:
         """Refuse what does not fit, and look every row up once."""
@@ -102,10 +104,17 @@ class DevicePool:
         if conflicts:
             raise ConfigError("; ".join(conflicts))
         addresses, strides = [], []
-        for row in self.layout.rows:
-            buffers = self.buffers[row.component.name]
-            addresses.append(buffers.addresses[row.component.layers.index(row.layer)])
-            strides.append(buffers.stride_bytes)
+        tellers: list[list[tuple[Callable[[], int], int, str]]] = []
+        for layer in range(self.layout.layers):
+            tellers.append([])
+            for row in self.layout.rows_of(layer):
+                buffers, place = self.buffers[row.component.name], row.component.layers.index(row.layer)
+                addresses.append(buffers.addresses[place])
+                strides.append(buffers.stride_bytes)
+                tell = buffers.teller(place)
+                if tell is not None:
+                    tellers[layer].append((tell, buffers.addresses[place], row.component.name))
+        object.__setattr__(self, "_tellers", tuple(map(tuple, tellers)))
         owned = [buffers.pages for buffers in self.buffers.values() if buffers.addresses]
         object.__setattr__(self, "pages", min(owned, default=0))
         object.__setattr__(self, "row_addresses", np.array(addresses, np.int64))
@@ -185,15 +194,25 @@ class DevicePool:
         rows = slice(first_row, end_row)
         return self.row_strides[rows, None] * pages + self.row_addresses[rows, None]
 
-    def check_alive(self) -> None:
-        """Look whether every tensor still has the memory that was described.
+    def check_alive(self, first_layer: int = 0, end_layer: int | None = None) -> None:
+        """Look whether the tensors of some layers still have the memory that was described. Cheap.
+
+        Args:
+            first_layer: The first layer of the forward that is looked at.
+            end_layer: The one after the last; all others if not given.
 
         Raises:
             ConfigError: With the components whose memory was given up or moved.
         """
-        moved = [name for name, buffers in self.buffers.items() if buffers.moved()]
+        moved = {
+            name
+            for tensors in self._tellers[first_layer:end_layer]
+            for tell, address, name in tensors
+            if tell() != address
+        }
         if moved:
-            message = f"the device memory of {', '.join(moved)} has moved or was freed: describe the pool anew"
+            names = ", ".join(sorted(moved))
+            message = f"the device memory of {names} has moved or was freed: describe the pool anew"
             raise ConfigError(message)
 
 
