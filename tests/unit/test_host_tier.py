@@ -10,7 +10,7 @@ from cpkv.device import BACKUP, LATE, RESTORE, CpuEngine, ManualEngine
 from cpkv.drivers import HostTier, LayerHooks, Share
 from cpkv.drivers.counts import RateLimit
 from cpkv.errors import CopyError
-from cpkv.layout import Buffers, Component, DevicePool, PageLayout
+from cpkv.layout import Buffers, Component, DevicePool, HostPool, PageLayout
 from pools import SCRIBBLE, Pools, small_layout
 
 PAGE = 2
@@ -903,6 +903,23 @@ def test_a_device_buffer_that_is_freed_during_the_forward_rolls_it_back(caplog, 
     assert world.settle().committed == [other[3].id]
     world.cache.check_integrity()
     world.tier.close()
+
+
+def test_a_tier_wants_host_memory_apart_from_the_device_pages(world):
+    layout, device = world.layout, world.pools.device
+    begin = device.row_addresses[0]
+    for address, said in ((0, "bytes at address 0"), (begin + 5, "overlaps buffer 0 of target_kv")):
+        host = HostPool(layout=layout, slots=16, segment_pages=4, address=int(address))
+        with pytest.raises(cpkv.ConfigError, match=said):
+            HostTier(world.cache, ManualEngine(), device, host)
+    # Nor may device pages be moved there.
+    buffers = dict(device.buffers)
+    at = (world.pools.host.address + 8, *buffers["target_kv"].addresses[1:])
+    buffers["target_kv"] = Buffers(addresses=at, stride_bytes=24, row_bytes=24, pages=16)
+    world.tier.pause()
+    with pytest.raises(cpkv.ConfigError, match="overlaps buffer 0 of target_kv"):
+        world.tier.resume(DevicePool(layout, buffers))
+    world.tier.resume()
 
 
 # --- Lanes ---

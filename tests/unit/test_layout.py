@@ -13,6 +13,7 @@ from cpkv.layout import (
     HostPool,
     PageLayout,
     check_geometry,
+    check_memory,
 )
 from pools import naive_offsets, small_layout
 
@@ -322,3 +323,26 @@ def test_pools_of_different_layouts_are_refused():
     _, host = pools(small_layout(index=False), 16, 16, 4)
     with pytest.raises(cpkv.ConfigError, match="device pool and host pool have different layouts"):
         check_geometry(tracked(), device, host)
+
+
+def test_offsets_without_memory_are_no_pool_to_copy_to():
+    device, host = pools(small_layout(), 16, 16, 4)
+    with pytest.raises(cpkv.ConfigError, match=f"the host pool has {host.bytes} bytes at address 0, want the address"):
+        check_memory(device, host)
+
+
+@pytest.mark.parametrize("offset", [-95, 0, 5, 191])
+def test_a_host_pool_over_a_device_buffer_is_refused(offset):
+    """One byte in common is enough; side by side is fine."""
+    kv = Component(name="target_kv", model="target", layers=(0,), row_bytes=24)
+    layout = PageLayout(page_size=2, target_layers=1, components=(kv,))
+    buffers = Buffers(addresses=(1 << 20,), stride_bytes=24, row_bytes=24, pages=8)
+    device = DevicePool(layout, {"target_kv": buffers})
+    size = 4 * layout.slot_bytes
+    address = (1 << 20) + offset
+    with pytest.raises(
+        cpkv.ConfigError, match=rf"bytes {address} to {address + size - 1}\) overlaps buffer 0 of target_kv"
+    ):
+        check_memory(device, HostPool(layout=layout, slots=4, segment_pages=4, address=address))
+    for beside in ((1 << 20) - 96, (1 << 20) + 192):
+        check_memory(device, HostPool(layout=layout, slots=4, segment_pages=4, address=beside))

@@ -11,7 +11,7 @@ from cpkv.drivers.counts import Counts
 from cpkv.drivers.restore import RestoreDriver
 from cpkv.errors import UsageError
 from cpkv.host import HostMemory
-from cpkv.layout import DevicePool, HostPool, check_geometry
+from cpkv.layout import DevicePool, HostPool, check_geometry, check_memory
 
 
 class HostTier:
@@ -44,6 +44,7 @@ class HostTier:
         memory: HostMemory | None = None,
     ) -> None:
         check_geometry(cache, device, host)
+        check_memory(device, host)
         self.cache = cache
         self.engine = engine
         self.host = host
@@ -174,6 +175,7 @@ class HostTier:
             raise UsageError(message)
         pool = device or self._backup.device
         check_geometry(self.cache, pool, self.host)
+        check_memory(pool, self.host)
         pool.check_alive()
         self._backup.device = self._restore.device = pool
         self.engine.resume()

@@ -8,7 +8,7 @@ ids are checked before it. Addresses and bytes only; nothing here reads memory.
 from cpkv.layout.component import Component
 from cpkv.layout.device_pool import Buffers, DevicePool
 from cpkv.layout.formats import INDEX_BYTES_PER_TOKEN, MLA_BYTES_PER_TOKEN, attention_bytes_per_token
-from cpkv.layout.geometry import check_geometry
+from cpkv.layout.geometry import check_geometry, check_memory
 from cpkv.layout.host_pool import HostPool, Place
 from cpkv.layout.page_layout import PageLayout, Row
 from cpkv.layout.runs import Runs, join_runs
@@ -26,5 +26,6 @@ __all__ = [
     "Runs",
     "attention_bytes_per_token",
     "check_geometry",
+    "check_memory",
     "join_runs",
 ]

@@ -71,6 +71,10 @@ class Buffers:
             owners=tuple(tensors),
         )
 
+    def end(self, place: int) -> int:
+        """Return the address behind the last page of a buffer."""
+        return self.addresses[place] + (self.pages - 1) * self.stride_bytes + self.row_bytes
+
     def teller(self, place: int) -> Callable[[], int] | None:
         """Return what tells where a buffer is now; `None` if nobody knows."""
         return self._where[place] if self._where else None
@@ -168,7 +172,7 @@ class DevicePool:
         )
         wrong = []
         for index, (begin, name, place, buffers) in enumerate(ranges):
-            end = begin + (buffers.pages - 1) * buffers.stride_bytes + buffers.row_bytes
+            end = buffers.end(place)
             for other_begin, other, other_place, others in ranges[index + 1 :]:
                 if other_begin >= end:
                     break

@@ -1,4 +1,4 @@
-"""Whether cache, device pool and host pool speak of the same pages."""
+"""Whether cache, device pool and host pool speak of the same pages, and both pools have memory of their own."""
 
 from cpkv._core import CacheManager
 from cpkv.errors import ConfigError
@@ -41,3 +41,24 @@ def check_geometry(cache: CacheManager, device: DevicePool, host: HostPool) -> N
         )
     if conflicts:
         raise ConfigError("; ".join(conflicts))
+
+
+def check_memory(device: DevicePool, host: HostPool) -> None:
+    """Refuse pools between which nothing can be copied. Those that are for offsets only need no memory.
+
+    Raises:
+        ConfigError: The host pool has no memory, or shares some with buffers of the device pool.
+    """
+    if not host.address:
+        message = f"the host pool has {host.bytes} bytes at address 0, want the address of its memory"
+        raise ConfigError(message)
+    end = host.address + host.bytes
+    shared = [
+        f"buffer {place} of {name} (bytes {begin} to {buffers.end(place) - 1})"
+        for name, buffers in device.buffers.items()
+        for place, begin in enumerate(buffers.addresses)
+        if begin < end and host.address < buffers.end(place)
+    ]
+    if shared:
+        message = f"the host pool (bytes {host.address} to {end - 1}) overlaps {', '.join(shared)}"
+        raise ConfigError(message)

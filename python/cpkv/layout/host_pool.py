@@ -27,7 +27,7 @@ class HostPool:
         layout: What a slot holds.
         slots: Slots of this lane, in whole segments.
         segment_pages: Slots in a segment: 1 is page-first, `slots` is layer-first.
-        address: Where the memory of `bytes` bytes begins; 0 for offsets.
+        address: Where the memory of `bytes` bytes begins; 0 for offsets, which a `HostTier` refuses.
 
     Raises:
         ConfigError: With everything that is wrong.
