@@ -250,6 +250,16 @@ def test_everything_that_does_not_fit_a_layout_is_told_at_once():
         assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(("address", "stride"), [(2**62, 2**61), (2**63, 8), (1, 2**63), (2**63 - 31, 8)])
+def test_a_buffer_beyond_64_bits_is_refused(address, stride):
+    kv = Component(name="target_kv", model="target", layers=(0, 1), row_bytes=8)
+    layout = PageLayout(page_size=1, target_layers=2, components=(kv,))
+    buffers = Buffers(addresses=(1, address), stride_bytes=stride, row_bytes=8, pages=4)
+    end = address + 3 * stride + 8
+    with pytest.raises(cpkv.ConfigError, match=f"target_kv has a buffer that ends at byte {end}, want at most"):
+        DevicePool(layout, {"target_kv": buffers})
+
+
 def test_keys_and_values_that_take_turns_in_one_tensor_do_not_overlap():
     layout = PageLayout.attention(target_layers=1, heads=1, head_dim=6, page_size=2)
     tensor = np.zeros((4, 2, 24), np.uint8)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpkv.errors import ConfigError, PageError
-from cpkv.layout.page_layout import PageLayout
+from cpkv.layout.component import Component
+from cpkv.layout.page_layout import MOST_BYTES, PageLayout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,21 +143,8 @@ class DevicePool:
                     f"{component.name} has {len(buffers.addresses)} buffers, want {len(component.layers)}, "
                     "one for each layer that owns one"
                 )
-            if not component.layers:
-                continue
-            if buffers.row_bytes != component.row_bytes:
-                wrong.append(
-                    f"{component.name} has pages of {buffers.row_bytes} bytes on the device, want {component.row_bytes}"
-                )
-            if buffers.stride_bytes < buffers.row_bytes:
-                wrong.append(
-                    f"{component.name} has {buffers.stride_bytes} bytes from a page to the next, "
-                    f"want at least {buffers.row_bytes}"
-                )
-            if buffers.pages < 1:
-                wrong.append(f"{component.name} has {buffers.pages} pages, want at least 1")
-            if min(buffers.addresses, default=1) < 1:
-                wrong.append(f"{component.name} has a buffer at address {min(buffers.addresses)}: it has no memory")
+            if component.layers:
+                wrong += _misfits(component, buffers)
         return wrong + self._overlaps()
 
     def _overlaps(self) -> list[str]:
@@ -218,6 +206,28 @@ class DevicePool:
             names = ", ".join(sorted(moved))
             message = f"the device memory of {names} has moved or was freed: describe the pool anew"
             raise ConfigError(message)
+
+
+def _misfits(component: Component, buffers: Buffers) -> list[str]:
+    """What of the buffers of a component that owns layers does not fit it, or cannot be addressed."""
+    wrong = []
+    if buffers.row_bytes != component.row_bytes:
+        wrong.append(
+            f"{component.name} has pages of {buffers.row_bytes} bytes on the device, want {component.row_bytes}"
+        )
+    if buffers.stride_bytes < buffers.row_bytes:
+        wrong.append(
+            f"{component.name} has {buffers.stride_bytes} bytes from a page to the next, "
+            f"want at least {buffers.row_bytes}"
+        )
+    if buffers.pages < 1:
+        wrong.append(f"{component.name} has {buffers.pages} pages, want at least 1")
+    ends = [buffers.end(place) for place in range(len(buffers.addresses))]
+    if max(ends, default=0) > MOST_BYTES:
+        wrong.append(f"{component.name} has a buffer that ends at byte {max(ends)}, want at most {MOST_BYTES}")
+    if min(buffers.addresses, default=1) < 1:
+        wrong.append(f"{component.name} has a buffer at address {min(buffers.addresses)}: it has no memory")
+    return wrong
 
 
 def _take_turns(distance: int, first: Buffers, second: Buffers) -> bool:
