@@ -410,7 +410,8 @@ def test_a_captured_stream_is_refused_before_anything_is_queued(driver, engine, 
     driver.run(handle(driver, RESTORE))
 
 
-def test_a_stream_that_fails_tells_everyone_once(driver, engine, caplog):
+def test_a_stream_that_fails_tells_everyone_once(driver, caplog):
+    engine = CudaEngine(0, copy_path="batch", driver=driver)
     plan = planned(engine)
     told = [Told(driver) for _ in range(4)]
     for one in told[:3]:
@@ -431,10 +432,32 @@ def test_a_stream_that_fails_tells_everyone_once(driver, engine, caplog):
     with pytest.raises(CudaStreamError, match="backup has failed: cuStreamSynchronize"):
         engine.synchronize()
     # Who gives memory up behind the engine has to hear of it.
+    for _ in range(2):
+        with pytest.raises(CudaStreamError, match="backup has failed"):
+            engine.close()
+    assert driver.streams == {}
     with pytest.raises(CudaStreamError, match="backup has failed"):
+        engine.synchronize()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_close_that_is_interrupted_says_later_whether_copies_have_ended(driver, monkeypatch, fails):
+    """It waits for the streams before it destroys them, whatever has interrupted it."""
+    engine = CudaEngine(copy_path="batch", driver=driver)
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CudaEngine, "synchronize", interrupted)
+    driver.code_of_streams = ILLEGAL_ADDRESS * fails
+    with pytest.raises(KeyboardInterrupt):
         engine.close()
     assert driver.streams == {}
-    engine.close()
+    if fails:
+        with pytest.raises(CudaStreamError, match="cuStreamSynchronize failed with CUDA_ERROR_ILLEGAL_ADDRESS"):
+            engine.close()
+    else:
+        engine.close()
 
 
 def test_what_was_refused_is_not_told_again_when_its_stream_fails(driver, engine):

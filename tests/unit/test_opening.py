@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ import pytest
 import cpkv
 from cpkv.config import CacheConfig
 from cpkv.device import CpuEngine, ManualEngine, open_engine
+from cpkv.device.cuda import CudaEngine
 from cpkv.drivers import open_tier
 from cpkv.layout import Buffers
+from fake_cuda import ILLEGAL_ADDRESS, FakeDriver
 from pools import small_layout
 
 
@@ -95,6 +98,48 @@ def test_memory_is_kept_if_copies_are_not_known_to_end():
     tier.engine.close = close
     tier.close()
     assert not mappings(tier)
+
+
+class Told:
+    """Whoever wants to know memory, and takes it."""
+
+    locks_memory = False
+    device = SimpleNamespace(pci_address="0000:1b:00.0")
+    refuses = False
+
+    def __init__(self, _device):
+        self.ranges = set()
+
+    def register(self, address, size_bytes):
+        if self.refuses:
+            raise cpkv.RegistrationError("not this memory")
+        self.ranges.add((address, size_bytes))
+
+    def unregister(self, address, size_bytes):
+        self.ranges.remove((address, size_bytes))
+
+
+@pytest.fixture
+def told(monkeypatch):
+    made = []
+
+    def register(device):
+        made.append(Told(device))
+        return made[-1]
+
+    monkeypatch.setattr("cpkv.drivers.opening.CudaRegistrar", register)
+    return made
+
+
+def test_memory_is_kept_after_a_stream_error_however_often_the_tier_is_closed(told):
+    driver, layout = FakeDriver(), small_layout()
+    tier = open_tier(cache(), layout, buffers(layout), engine=CudaEngine(copy_path="batch", driver=driver))
+    driver.code_of_streams = ILLEGAL_ADDRESS
+    for _ in range(3):
+        with pytest.raises(cpkv.CopyError, match="copy stream backup has failed"):
+            tier.close()
+        assert mappings(tier)
+        assert told[0].ranges
 
 
 @pytest.mark.parametrize(

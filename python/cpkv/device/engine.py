@@ -106,11 +106,11 @@ class CopyEngine(Protocol):
         """Take submissions again."""
 
     def close(self) -> None:
-        """Wait until every submission has ended, and let go of everything. Idempotent.
+        """Wait until every submission has ended, and let go of everything. Idempotent, also in what it raises.
 
         Raises:
             CopyError: A stream has failed, and its copies are not known to have ended. The engine is closed
-                all the same.
+                all the same; their memory has to be kept until the process ends.
         """
 
     def explain(self) -> Mapping[str, str]:

@@ -187,10 +187,12 @@ class HostTier:
     def close(self) -> None:
         """End a forward that is under way as one that did not run, wait for the copies, and close the engine.
 
-        The host memory goes with it if the tier has it; afterwards that of the device may go. Idempotent.
+        The host memory goes with it if the tier has it; afterwards that of the device may go. Idempotent, also in
+        what it raises.
 
         Raises:
-            CopyError: A stream has failed, and its copies are not known to end: the memory is kept.
+            CopyError: A stream has failed, and its copies are not known to end: the host memory is kept until the
+                process ends.
         """
         self._is_paused = self._is_closed = True
         for transaction in self._late:

@@ -45,8 +45,7 @@ class Holding:
                 return
             self._is_releasing = True
             try:
-                for drain in self.before_unmap:
-                    drain()
+                self._drain(self.mapping)
                 refused = [] if self.registration is None else self.registration.undo()
                 mapping, self.mapping = self.mapping, None
                 mapping.close()
@@ -58,3 +57,18 @@ class Holding:
         if refused:
             message = f"{len(refused)} ranges of host memory were not unregistered, the first: {refused[0]}"
             raise RegistrationError(message)
+
+    def end(self) -> None:
+        """Give everything back when the owner, or the program, has ended: nobody is there to hear of errors."""
+        try:
+            self.release()
+        except Exception as error:  # noqa: BLE001 - whatever a drain raises
+            _logger.error("host memory was not given back: %s", str(error))  # noqa: TRY400 - as the drain puts it
+
+    def _drain(self, mapping: "Mapping") -> None:
+        try:
+            for drain in self.before_unmap:
+                drain()
+        except BaseException:
+            mapping.keep()
+            raise

@@ -91,6 +91,10 @@ class Mapping:
         """Return the bytes, writable."""
         return memoryview(self._map)
 
+    def keep(self) -> None:
+        """Leave it mapped until the process ends, also when nobody holds it. It can still be closed."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._map))
+
     def close(self) -> None:
         """Unmap; where views are left, the last of them does it."""
         self._close_file()

@@ -98,7 +98,7 @@ class HostMemory:
             before_mapping()
         self.asked_bytes = asked_bytes
         self._holding = holding = Holding()
-        self._finalizer = weakref.finalize(self, holding.release)
+        self._finalizer = weakref.finalize(self, holding.end)
         try:
             holding.mapping = mapping = _mapped(size, placement, fitting, files)
             self._address, self._bytes, self.placement = mapping.address, mapping.bytes, mapping.placement

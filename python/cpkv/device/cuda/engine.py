@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpkv._core import AckWords
-from cpkv.device.cuda.abi import EVENT_DISABLE_TIMING, STREAM_CAPTURE_ERRORS
+from cpkv.device.cuda.abi import DEINITIALIZED, EVENT_DISABLE_TIMING, STREAM_CAPTURE_ERRORS
 from cpkv.device.cuda.arrays import PreparedPlan
 from cpkv.device.cuda.choice import Choice, CopyPath, wanted_path
 from cpkv.device.cuda.context import Context
@@ -67,6 +67,8 @@ class CudaEngine:
         self._driver = driver = driver or load_driver()
         self.acks = AckWords(STREAMS)
         self._refusal = ""
+        self._lost: CudaError | None = None
+        """Why copies are not known to have ended when the engine was closed."""
         self._status = ctypes.c_int()
         self._status_at = ctypes.byref(self._status)
         stack = ExitStack()
@@ -254,6 +256,7 @@ class CudaEngine:
     def synchronize(self) -> None:
         """See `CopyEngine.synchronize`."""
         if not self._tear_down.alive:
+            self._tell_lost()
             return
         with self._context.current():
             errors = [error for stream in self._streams if (error := stream.synchronize()) is not None]
@@ -279,12 +282,23 @@ class CudaEngine:
     def close(self) -> None:
         """See `CopyEngine.close`."""
         if not self._tear_down.alive:
+            self._tell_lost()
             return
         self._refusal = "closed"
         try:
             self.synchronize()
+        except CudaError as error:
+            self._lost = error
+            raise
         finally:
-            self._tear_down()
+            code = self._tear_down()
+            if code and self._lost is None:
+                self._lost = refused(self._driver, "cuStreamSynchronize", code)
+
+    def _tell_lost(self) -> None:
+        """Raise as often as somebody asks: whoever believes that all copies have ended unmaps their memory."""
+        if self._lost is not None:
+            raise CudaStreamError(str(self._lost), self._lost.code)
 
     @property
     def handles(self) -> tuple[int, ...]:
@@ -324,17 +338,21 @@ def _priorities(driver: Driver) -> tuple[int, int]:
     return least.value, greatest.value
 
 
-def _tear_down(pid: int, driver: Driver, context: Context, streams: tuple[int, ...], stack: ExitStack) -> None:
-    """Let go of everything, when all copies have ended. In a child process nothing is ours."""
+def _tear_down(pid: int, driver: Driver, context: Context, streams: tuple[int, ...], stack: ExitStack) -> int:
+    """Let go of everything, when all copies have ended. In a child process nothing is ours.
+
+    Returns:
+        Why copies are not known to have ended, as the driver puts it; 0 if they have.
+    """
     if os.getpid() != pid:
-        return
+        return 0
     try:
         was_other = context.enter()
     except CudaError as error:
         _logger.debug("nothing is given back, the driver has gone: %s", error)
-        return
-    for stream in streams:
-        release(driver, "cuStreamSynchronize", stream)
+        return 0 if error.code == DEINITIALIZED else error.code
+    codes = [release(driver, "cuStreamSynchronize", stream) for stream in streams]
     stack.close()
     if was_other:
         context.leave()
+    return max(codes, default=0)

@@ -43,11 +43,13 @@ def refused(driver: Driver, call: str, code: int, hint: str = "") -> CudaError:
     return CudaError(f"{call} failed with {described(driver, code)}{hint}", code)
 
 
-def release(driver: Driver, call: str, *arguments: int | None) -> None:
-    """Make a call that gives something back. Nobody can do anything if it fails, so that is only logged."""
-    code = getattr(driver, call)(*arguments)
-    if code not in (SUCCESS, DEINITIALIZED):
-        _logger.warning("%s failed with %s", call, described(driver, code))
+def release(driver: Driver, call: str, *arguments: int | None) -> int:
+    """Make a call that gives something back, and log if it fails. Return 0 if not, or if the driver has gone."""
+    code: int = getattr(driver, call)(*arguments)
+    if code in (SUCCESS, DEINITIALIZED):
+        return SUCCESS
+    _logger.warning("%s failed with %s", call, described(driver, code))
+    return code
 
 
 def check(driver: Driver, call: str, code: int) -> None:
