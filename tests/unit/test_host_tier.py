@@ -797,6 +797,24 @@ def test_late_backups_that_a_closed_tier_will_not_copy_fail(world):
     assert not world.cache.has_work()
 
 
+@pytest.mark.parametrize("how", ["never copied", "a copy failed"])
+def test_a_closed_tier_comes_to_rest(world, how):
+    """Late backups that a tick starts after the end fail as well: nobody waits for a deadline."""
+    if how == "never copied":
+        inserted_late(world)
+    else:
+        world.serve(prompt(100, 3))
+        world.engine.fail(BACKUP, copies=1)
+    world.tier.close()
+    started = []
+    for _ in range(6):
+        started += world.tick().started
+    assert len(started) >= 1
+    assert {late.status for late in started} == {"rolled_back"}
+    assert not world.cache.has_work()
+    assert world.cache.stats().host_cached_slots == 0
+
+
 def test_the_end_of_a_tier_waits_for_its_copies():
     """Its memory may be unmapped the moment that `close` returns."""
     world = World(engine=CpuEngine(delay_s=0.01))

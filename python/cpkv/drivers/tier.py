@@ -132,6 +132,8 @@ class HostTier:
     def tick(self, step: int, *, now_ns: int | None = None) -> TickReport:
         """Tick the cache with what this rank's copies have come to, and submit the late backups.
 
+        Those that a paused tier is told of wait for `resume`; those of a closed one fail.
+
         Args:
             step: See `CacheManager.tick`, which also says what it raises.
             now_ns: See there.
@@ -140,7 +142,9 @@ class HostTier:
         report = self.cache.tick(step, self.engine.acks, now_ns=now_ns)
         self._restore.forget(report)
         started = report.started
-        if started and self._is_paused:
+        if self._is_closed:
+            self._refuse_late(started)
+        elif started and self._is_paused:
             self._late += started
         elif started:
             self._backup.start_late(started, self._compute())
@@ -195,9 +199,8 @@ class HostTier:
                 process ends.
         """
         self._is_paused = self._is_closed = True
-        for transaction in self._late:
-            self._backup.refuse(transaction)
-        self._late = []
+        late, self._late = self._late, []
+        self._refuse_late(late)
         try:
             if self._backup.is_armed:
                 self.end_forward(target_ran=False, draft_ran=False)
@@ -205,6 +208,11 @@ class HostTier:
             self.engine.close()
         if self._memory is not None:
             self._memory.close()
+
+    def _refuse_late(self, transactions: Sequence[Transaction]) -> None:
+        """Let late backups fail that nobody will copy, so that the cache comes to rest."""
+        for transaction in transactions:
+            self._backup.refuse(transaction)
 
     def _check_running(self) -> None:
         if self._is_paused:
