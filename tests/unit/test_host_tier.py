@@ -7,7 +7,7 @@ import pytest
 
 import cpkv
 from cpkv.device import BACKUP, LATE, RESTORE, CpuEngine, ManualEngine
-from cpkv.drivers import HostTier, LayerHooks, Share
+from cpkv.drivers import BackupDriver, HostTier, LayerHooks, Share
 from cpkv.drivers.counts import RateLimit
 from cpkv.errors import CopyError
 from cpkv.layout import Buffers, Component, DevicePool, HostPool, PageLayout
@@ -43,8 +43,13 @@ class World:
         lanes = self.cache.lanes
         self.pools = Pools(self.layout, pages=pages // lanes, slots=slots // lanes, segment_pages=4)
         self.engine = engine or ManualEngine()
-        self.tier = HostTier(self.cache, self.engine, self.pools.device, self.pools.host)
+        self.tier = HostTier(self.cache, self.engine, self.pools.device, self.pools.host, compute_stream=self.where)
+        self.has_stream = True
         self.step = 0
+
+    def where(self):
+        if not self.has_stream:
+            raise RuntimeError("torch has gone")
 
     def start(self, tokens):
         """Take pages and reserve slots; nothing is computed yet."""
@@ -332,7 +337,7 @@ def test_what_was_refused_in_a_capture_drains(world, ran):
     assert world.cache.stats().host_draining_slots == 0
 
 
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt], ids=["capture", "interrupt"])
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, RuntimeError], ids=["capture", "interrupt", "stream"])
 def test_a_forward_whose_rest_was_not_submitted_rolls_back(world, error):
     """The number that it was told is that of the next forward's first layer: no proof of anything."""
     request = world.start(prompt(100, 2))
@@ -347,10 +352,13 @@ def test_a_forward_whose_rest_was_not_submitted_rolls_back(world, error):
 
     if error is None:
         world.engine.capture(begin=True)
+    elif error is RuntimeError:
+        world.has_stream = False
     else:
         world.engine.submit = interrupted
     with pytest.raises(error or cpkv.UsageError):
         world.tier.end_forward()
+    world.has_stream = True
     world.engine.capture(begin=False)
     world.insert(request)
     other = world.serve(prompt(200, 2))
@@ -413,7 +421,7 @@ def freed(*_):
     raise cpkv.ConfigError("has moved or was freed")
 
 
-@pytest.mark.parametrize("how", ["plan", "moved"])
+@pytest.mark.parametrize("how", ["plan", "moved", "stream", "paused", "closed"])
 def test_a_restore_that_cannot_be_submitted_fails(world, monkeypatch, how):
     evicted(world, prompt(100, 3))
     lease = world.cache.lock(world.cache.match(prompt(100, 3)))
@@ -421,10 +429,19 @@ def test_a_restore_that_cannot_be_submitted_fails(world, monkeypatch, how):
     with monkeypatch.context() as patch:
         if how == "plan":
             refuse_a_plan(world, CopyError("no plan"))
-        else:
+        elif how == "stream":
+            world.has_stream = False
+        elif how == "moved":
             patch.setattr(DevicePool, "check_alive", freed)
-        with pytest.raises(cpkv.CpkvError, match=r"no plan|has moved or was freed"):
+        elif how == "paused":
+            world.tier.pause()
+        else:
+            world.tier.close()
+        said = "no plan|has moved or was freed|torch has gone|paused or closed"
+        with pytest.raises(RuntimeError if how == "stream" else cpkv.CpkvError, match=said):
             world.tier.load(restore.operations)
+    if how == "paused":
+        world.tier.resume()
     assert world.engine.queues[RESTORE] == []
     world.settle()
     world.tick()
@@ -505,7 +522,7 @@ def inserted_late(world):
     lease.release()
 
 
-@pytest.mark.parametrize("how", ["capture", "plan", "moved"])
+@pytest.mark.parametrize("how", ["capture", "plan", "moved", "stream"])
 def test_late_backups_that_cannot_be_submitted_fail_and_the_tick_is_reported(world, monkeypatch, how):
     inserted_late(world)
     with monkeypatch.context() as patch:
@@ -520,10 +537,13 @@ def test_late_backups_that_cannot_be_submitted_fail_and_the_tick_is_reported(wor
             patch.setattr(world.engine, "submit", only_acks)
         elif how == "plan":
             refuse_a_plan(world, CopyError("no plan"))
+        elif how == "stream":
+            world.has_stream = False
         else:
             patch.setattr(DevicePool, "check_alive", freed)
         (late,) = world.tick().started
     world.engine.capture(begin=False)
+    world.has_stream = True
     assert world.tier.counts.failed_submissions == 1
     assert (late.id, "copy_failed") in world.settle().rolled_back
     for _ in range(3):
@@ -844,14 +864,14 @@ def test_what_is_closed_or_in_a_forward_is_not_resumed(world):
         world.tier.load([])
 
 
-def test_an_engine_is_closed_whatever_the_end_of_its_forward_raises(world):
-    def gone():
+def test_an_engine_is_closed_whatever_the_end_of_its_forward_raises(world, monkeypatch):
+    def gone(*_, **__):
         raise RuntimeError("torch has gone")
 
-    tier = HostTier(world.cache, world.engine, world.pools.device, world.pools.host, compute_stream=gone)
-    tier.begin_forward([])
+    monkeypatch.setattr(BackupDriver, "end", gone)
+    world.tier.begin_forward([])
     with pytest.raises(RuntimeError, match="torch has gone"):
-        tier.close()
+        world.tier.close()
     with pytest.raises(cpkv.UsageError, match="the copy engine is closed"):
         world.engine.submit(LATE, None, 0, 0, after=None, on_failure=None)
 

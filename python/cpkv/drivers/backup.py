@@ -1,6 +1,6 @@
 """Backups: what a forward has computed goes to the host layer by layer, while it goes on."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from cpkv._core import CacheManager, Transaction
@@ -82,18 +82,20 @@ class BackupDriver:
             self._counts.repeated_layers += 1
         self._counts.hooked_layers += 1
 
-    def end(self, compute: ComputeStream, *, target_ran: bool, draft_ran: bool, reason: str) -> None:
+    def end(self, compute: Callable[[], ComputeStream], *, target_ran: bool, draft_ran: bool, reason: str) -> None:
         """Submit the layers that no hook has, and end the submission of all transactions.
 
         Args:
-            compute: Where the forward was computed.
+            compute: Returns where the forward was computed.
             target_ran: Whether it filled the target's state.
             draft_ran: Whether the draft's forward has filled its state.
             reason: Why layers may be left: counted and warned about if some are.
 
         Raises:
             UsageError: No forward is under way, or layers are left and `compute` is being captured into a
-                graph: the forward has ended, and its transactions roll back.
+                graph.
+
+        Whatever is raised while layers are left, the forward has ended and its transactions roll back.
         """
         forward = self._forward
         if forward is None:
@@ -102,7 +104,7 @@ class BackupDriver:
         self._forward = None
         try:
             if target_ran and forward.plan is not None:
-                self._submit_rest(forward, compute, draft_ran=draft_ran, reason=reason)
+                self._submit_rest(forward, compute(), draft_ran=draft_ran, reason=reason)
         except BaseException as error:
             # Layers are left that nobody will copy.
             forward.failed(CopyError(f"the rest of a forward was not submitted: {error!r}"))
@@ -129,12 +131,12 @@ class BackupDriver:
         elif not forward.has_failed:
             self._counts.hooked_forwards += 1
 
-    def start_late(self, transactions: Sequence[Transaction], compute: ComputeStream) -> None:
-        """Submit late backups whole: all layers in one call.
+    def start_late(self, transactions: Sequence[Transaction], compute: Callable[[], ComputeStream]) -> None:
+        """Submit late backups whole: all layers in one call. What cannot be submitted has failed.
 
         Args:
             transactions: What a tick has started.
-            compute: What is queued there by now may still fill their pages.
+            compute: Returns where what is queued by now may still fill their pages.
         """
         alive = [transaction for transaction in transactions if transaction.status in ("reserved", "pending")]
         failed = self._failure(alive)
@@ -146,11 +148,12 @@ class BackupDriver:
             size = plan.bytes(0, plan.layout.layers)
             if size:
                 self.device.check_alive()
+                after = compute()
                 _tell(alive, LATE, sequence)
                 with suppress(CopyError):  # told to each of them
-                    self._engine.submit(LATE, plan, 0, plan.layout.layers, after=compute, on_failure=failed)
+                    self._engine.submit(LATE, plan, 0, plan.layout.layers, after=after, on_failure=failed)
         except Exception as error:  # noqa: BLE001 - the step is made, and what it has to say must not be lost
-            failed(CopyError(str(error)))
+            failed(CopyError(repr(error)))
             if size:
                 self._keep_promises(LATE, sequence, failed)
             size = 0

@@ -35,12 +35,12 @@ class RestoreDriver:
         """For each restore on its way, and each layer, the sequence number that proves it."""
         self._needed: list[int] = []
 
-    def start(self, operations: Sequence[Transaction], compute: ComputeStream) -> None:
+    def start(self, operations: Sequence[Transaction], compute: Callable[[], ComputeStream]) -> None:
         """Submit restores: every layer of all of them, in the order in which a forward needs them.
 
         Args:
             operations: `Restored.operations`; an empty list is fine.
-            compute: What is queued there by now may still use the device pages.
+            compute: Returns where what is queued by now may still use the device pages.
 
         Raises:
             UsageError: That is being captured into a graph.
@@ -56,8 +56,9 @@ class RestoreDriver:
         plan = None
         try:
             self.device.check_alive()
+            after = compute()
             plan = self._engine.plan(self.device, self._host, *self._share.pages(alive), "to_device")
-            sequences = [self._submit(plan, alive, layer, compute) for layer in range(plan.layout.layers)]
+            sequences = [self._submit(plan, alive, layer, after) for layer in range(plan.layout.layers)]
         except BaseException as error:
             if plan is not None and isinstance(error, CopyError):
                 return  # told to each of them
@@ -75,14 +76,21 @@ class RestoreDriver:
             if operation.id is not None:
                 self._tickets[operation.id] = sequences
 
-    def _submit(self, plan: CopyPlan, operations: Sequence[Transaction], layer: int, compute: ComputeStream) -> int:
+    def refuse(self, operations: Sequence[Transaction]) -> None:
+        """Let restores fail that will not be submitted: with the next ticks, on all ranks."""
+        for operation in operations:
+            with suppress(TransactionError):  # it is over
+                operation.copy_failed()
+                operation.submitted_all()
+
+    def _submit(self, plan: CopyPlan, operations: Sequence[Transaction], layer: int, after: ComputeStream) -> int:
         """Submit a layer; return the number that proves it and all before it."""
         size = plan.bytes(layer, layer + 1)
         sequence = self._engine.next_sequence(RESTORE) - (not size)
         if size:
             for operation in operations:
                 operation.submitted(RESTORE, sequence)
-            self._engine.submit(RESTORE, plan, layer, layer + 1, after=compute, on_failure=self._failure(operations))
+            self._engine.submit(RESTORE, plan, layer, layer + 1, after=after, on_failure=self._failure(operations))
             self._counts.restore_bytes += size
         for operation in operations:
             operation.layer_submitted(layer)

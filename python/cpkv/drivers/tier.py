@@ -65,9 +65,13 @@ class HostTier:
         Raises:
             UsageError: The tier is paused, or the compute stream is being captured into a graph.
             ConfigError: The memory of the device pool has moved or was freed.
+
+        Whatever is raised, the restores have failed.
         """
+        if self._is_paused:
+            self._restore.refuse(operations)
         self._check_running()
-        self._restore.start(operations, self._compute())
+        self._restore.start(operations, self._compute)
 
     def begin_forward(self, transactions: Sequence[Transaction], leases: Sequence[Lease] = ()) -> None:
         """Let the coming forward be copied as it goes, and wait for what it reads.
@@ -125,7 +129,7 @@ class HostTier:
             UsageError: No forward is under way.
         """
         self._restore.disarm()
-        self._backup.end(self._compute(), target_ran=target_ran, draft_ran=draft_ran, reason=reason)
+        self._backup.end(self._compute, target_ran=target_ran, draft_ran=draft_ran, reason=reason)
 
     # --- Between forwards ---
 
@@ -147,7 +151,7 @@ class HostTier:
         elif started and self._is_paused:
             self._late += started
         elif started:
-            self._backup.start_late(started, self._compute())
+            self._backup.start_late(started, self._compute)
         return report
 
     def pause(self) -> None:
@@ -186,7 +190,7 @@ class HostTier:
         self._is_paused = False
         late, self._late = self._late, []
         if late:
-            self._backup.start_late(late, self._compute())
+            self._backup.start_late(late, self._compute)
 
     def close(self) -> None:
         """End a forward that is under way as one that did not run, wait for the copies, and close the engine.
