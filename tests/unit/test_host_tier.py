@@ -45,19 +45,23 @@ class World:
         self.engine = engine or ManualEngine()
         self.tier = HostTier(self.cache, self.engine, self.pools.device, self.pools.host, compute_stream=self.where)
         self.has_stream = True
+        self.restores = []
         self.step = 0
 
     def where(self):
         if not self.has_stream:
             raise RuntimeError("torch has gone")
 
-    def start(self, tokens):
-        """Take pages and reserve slots; nothing is computed yet."""
+    def start(self, tokens, *, loads=True):
+        """Take pages and reserve slots; nothing is computed yet. What is not loaded now is left to `restores`."""
         lease = self.cache.lock(self.cache.match(tokens))
         count = (len(tokens) - 1) // PAGE - lease.device_pages
         pages = self.cache.allocate(count)
         restore = self.cache.restore(lease, pages[: lease.host_pages])
-        self.tier.load(restore.operations)
+        if loads:
+            self.tier.load(restore.operations)
+        else:
+            self.restores += restore.operations
         new = pages[len(pages) - (len(tokens) - 1) // PAGE + lease.pages :] if len(pages) else pages
         (transaction,) = self.cache.reserve([(tokens, new, lease)])
         return tokens, lease, new, transaction
@@ -580,6 +584,71 @@ def test_a_layer_waits_for_itself_and_not_for_those_behind(world):
     world.insert(request)
     world.settle()
     assert world.tier.counts.restore_bytes == 3 * world.layout.slot_bytes
+
+
+BATCH = (100, 200, 300)
+
+
+def batch_on_the_host():
+    """Three prompts of three pages, all of which have to come back."""
+    world = World(pages=32, slots=32)
+    for first in BATCH:
+        world.serve(prompt(first, 3))
+        world.settle()
+    world.pools.scribble_pages(world.cache.evict(0, 32))
+    batch = [world.start(prompt(first, 3), loads=False) for first in BATCH]
+    assert len(world.restores) == len(batch)
+    return world, batch
+
+
+def test_a_layer_of_a_batch_waits_for_that_layer_of_each_request():
+    world, batch = batch_on_the_host()
+    world.tier.load(world.restores)
+    world.tier.begin_forward([], [request[1] for request in batch])
+    for layer in range(LAYERS):
+        world.tier.layer_begins(layer)
+        assert world.engine.acks.load(RESTORE) == layer + 1
+        for first, request in zip(BATCH, batch, strict=True):
+            pages = list(enumerate(request[1].page_ids()))
+            assert all(world.pools.on_device(page, (first, place), [layer]) for place, page in pages)
+            if layer + 1 < LAYERS:
+                assert not any(world.pools.on_device(page, (first, place), [layer + 1]) for place, page in pages)
+    world.tier.end_forward()
+    for request in batch:
+        request[1].release()
+    assert len(world.tick().restored) == len(batch)
+    world.cache.check_integrity()
+    world.tier.close()
+
+
+@pytest.mark.parametrize("layer", range(LAYERS))
+@pytest.mark.parametrize("how", ["fails", "is given up"])
+def test_a_batch_of_restores_without_one_of_its_requests(layer, how):
+    """A failure takes along its batch, to be restored anew; who gives up takes nobody along."""
+    world, batch = batch_on_the_host()
+    other = world.serve(prompt(500, 2))
+    world.tier.load(world.restores)
+    for _ in range(layer):
+        world.engine.land(RESTORE)
+    if how == "fails":
+        world.engine.fail(RESTORE, copies=1)
+    else:
+        batch[1][1].release()
+    world.settle()
+    world.tick()
+    assert [request[1].lost for request in batch[::2]] == [how == "fails"] * 2
+    for request in batch if how == "fails" else batch[::2]:
+        request[1].release()
+    world.settle()
+    assert not world.cache.has_work()
+    world.cache.check_integrity()
+    assert world.cache.match(other[0]).device_pages == 2
+    for first in BATCH:
+        again = world.start(prompt(first, 3))
+        world.settle()
+        assert all(world.pools.on_device(page, (first, place)) for place, page in enumerate(again[1].page_ids()))
+        again[1].release()
+    world.tier.close()
 
 
 def test_another_request_that_hits_the_pages_waits_too(world):

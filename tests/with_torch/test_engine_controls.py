@@ -223,6 +223,21 @@ def test_what_was_read_from_a_restore_that_fails_is_taken_back(new_tokens, faili
         assert (stats.device_free_pages, stats.leases) == (stats.device_capacity_pages, stats.leases)
 
 
+def test_restores_of_all_requests_of_a_step_are_loaded_together(wanted):
+    with Engine(config()) as engine:
+        run(engine)
+        evict_all(engine)
+        loaded, load = [], engine.tier.load
+
+        def loads(operations):
+            loaded.append(len(operations))
+            load(operations)
+
+        engine.tier.load = loads
+        assert logits_of(run(engine)) == logits_of(wanted)
+        assert [count for count in loaded if count] == [len(LENGTHS)]
+
+
 @pytest.mark.parametrize("every", [2, 3])
 def test_backups_that_fail_cost_their_host_copies_and_nothing_else(wanted, every):
     with Engine(

@@ -60,7 +60,13 @@ class HostTier:
     # --- A forward ---
 
     def load(self, operations: Sequence[Transaction]) -> None:
-        """Submit restores, as `CacheManager.restore` has returned them.
+        """Submit restores: the first layer of all of them, then the next. The forward of a layer waits for it only.
+
+        Those of all requests of a forward belong into one call: copies are made in the order of the calls, and if
+        one fails, the restores of its call fail.
+
+        Args:
+            operations: What `CacheManager.restore` has returned; an empty list is fine.
 
         Raises:
             UsageError: The tier is paused, or the compute stream is being captured into a graph.

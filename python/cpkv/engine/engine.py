@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpkv._core import CacheManager, CommitLog
+from cpkv._core import CacheManager, CommitLog, Transaction
 from cpkv.cp import as_last_hidden, choose_hidden_gather
 from cpkv.cp.tensors import CpTensors
 from cpkv.device import CopyEngine
@@ -215,9 +215,7 @@ class Engine:
         for request in self.requests:
             self._look_at_restores(request)
         alive = self.requests = [request for request in self.requests if request.stage not in OVER]
-        for request in [request for request in alive if request.stage is Stage.WAITING]:
-            if not self.paging.has_room(request, alive) or not self._admit(request):
-                break
+        self._admit_waiting(alive)
         prefill = self._take_chunks([request for request in alive if request.stage is Stage.PREFILL])
         if prefill:
             self._prefill(*zip(*prefill, strict=True))
@@ -264,8 +262,20 @@ class Engine:
 
     # --- Admission ---
 
-    def _admit(self, request: Request) -> bool:
-        """Look for what is cached of a prompt, hold it, and begin to bring back what is on the host."""
+    def _admit_waiting(self, alive: Sequence[Request]) -> None:
+        """Admit requests in turn as long as there is room, and begin to bring back what they have on the host."""
+        restores: list[Transaction] = []
+        try:
+            for request in [request for request in alive if request.stage is Stage.WAITING]:
+                if not self.paging.has_room(request, alive) or not self._admit(request, restores):
+                    break
+        finally:
+            if restores and self.tier is not None:
+                # cpkv: one call for the whole step, so that a layer of the forward waits for that layer only.
+                self.tier.load(restores)
+
+    def _admit(self, request: Request, restores: list[Transaction]) -> bool:
+        """Look for what is cached of a prompt, and hold it. What has to come from the host goes on the list."""
         tokens = np.array(request.tokens)
         # cpkv: the longest prefix, and a lease on it. Something has to be left to compute.
         limit = len(tokens) - 1 if self.config.is_cached and request.losses < MOST_LOSSES else 0
@@ -280,9 +290,7 @@ class Engine:
             request.host_hit_tokens += len(pages) * self.config.page_size
             restored = self.cache.restore(lease, pages)
             self.cache.free(restored.duplicates)
-            if self.tier is not None:
-                # cpkv: every layer of the forward waits for its own part of it.
-                self.tier.load(restored.operations)
+            restores += restored.operations
         request.lease = lease
         request.pages = lease.page_ids().tolist()
         request.computed = len(request.pages) * self.config.page_size
