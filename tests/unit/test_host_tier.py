@@ -651,6 +651,26 @@ def test_a_batch_of_restores_without_one_of_its_requests(layer, how):
     world.tier.close()
 
 
+def test_restores_that_are_loaded_twice_are_copied_once():
+    world, batch = batch_on_the_host()
+    world.tier.load(world.restores[:1])
+    world.tier.load(world.restores)
+    assert world.tier.counts.restores == len(batch)
+    assert len(world.engine.queues[RESTORE]) == 2 * LAYERS
+    world.tier.load(world.restores)
+    assert len(world.engine.queues[RESTORE]) == 2 * LAYERS
+    world.tier.pause()
+    with pytest.raises(cpkv.UsageError, match="paused or closed"):
+        world.tier.load(world.restores)
+    world.tier.resume()
+    assert len(world.settle().restored) == len(batch)
+    world.tier.load(world.restores)
+    assert not any(request[1].lost for request in batch)
+    for request in batch:
+        request[1].release()
+    world.tier.close()
+
+
 def test_another_request_that_hits_the_pages_waits_too(world):
     tokens = prompt(100, 3)
     evicted(world, tokens)

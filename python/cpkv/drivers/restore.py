@@ -39,7 +39,7 @@ class RestoreDriver:
         """Submit restores: every layer of all of them, in the order in which a forward needs them.
 
         Args:
-            operations: `Restored.operations`; an empty list is fine.
+            operations: `Restored.operations`; an empty list is fine, and what was started before is left alone.
             compute: Returns where what is queued by now may still use the device pages.
 
         Raises:
@@ -48,7 +48,7 @@ class RestoreDriver:
 
         Whatever is raised, the restores have failed.
         """
-        alive = [operation for operation in operations if operation.status == "pending"]
+        alive = self._new(operations)
         if not alive:
             return
         failed = self._failure(alive)
@@ -78,10 +78,14 @@ class RestoreDriver:
 
     def refuse(self, operations: Sequence[Transaction]) -> None:
         """Let restores fail that will not be submitted: with the next ticks, on all ranks."""
-        for operation in operations:
+        for operation in self._new(operations):
             with suppress(TransactionError):  # it is over
                 operation.copy_failed()
                 operation.submitted_all()
+
+    def _new(self, operations: Sequence[Transaction]) -> list[Transaction]:
+        """Return those that are not over and were not started before."""
+        return [one for one in operations if one.status == "pending" and one.id not in self._tickets]
 
     def _submit(self, plan: CopyPlan, operations: Sequence[Transaction], layer: int, after: ComputeStream) -> int:
         """Submit a layer; return the number that proves it and all before it."""

@@ -63,7 +63,7 @@ class HostTier:
         """Submit restores: the first layer of all of them, then the next. The forward of a layer waits for it only.
 
         Those of all requests of a forward belong into one call: copies are made in the order of the calls, and if
-        one fails, the restores of its call fail.
+        one fails, the restores of its call fail. Restores that were loaded before are left alone.
 
         Args:
             operations: What `CacheManager.restore` has returned; an empty list is fine.
