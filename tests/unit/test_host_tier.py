@@ -1125,6 +1125,19 @@ def test_a_layer_that_there_is_not_is_refused(world, layer):
     assert world.settle().committed == [request[3].id]
 
 
+@pytest.mark.parametrize("layer", [-1, LAYERS, 99])
+def test_a_layer_that_there_is_not_waits_for_nothing(world, layer):
+    """Layer -1 would wait for the last one."""
+    evicted(world, prompt(100, 2))
+    request = world.start(prompt(100, 2))
+    world.tier.begin_forward([], [request[1]])
+    with pytest.raises(cpkv.UsageError, match=f"layer is {layer}, want 0 to 3"):
+        world.tier.layer_begins(layer)
+    assert world.engine.waits == []
+    world.tier.end_forward()
+    request[1].release()
+
+
 def test_hooks_of_target_and_draft_name_their_own_layers(world):
     target, draft = [Module() for _ in range(TARGET_LAYERS)], [Module()]
     with LayerHooks(world.tier, target, model="target"), LayerHooks(world.tier, draft, model="draft") as hooks:

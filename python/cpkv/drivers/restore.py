@@ -7,7 +7,7 @@ from cpkv._core import CacheManager, Lease, TickReport, Transaction
 from cpkv.device import RESTORE, ComputeStream, CopyEngine, CopyPlan
 from cpkv.drivers.counts import Counts, RateLimit
 from cpkv.drivers.share import Share
-from cpkv.errors import CopyError, TransactionError
+from cpkv.errors import CopyError, TransactionError, UsageError
 from cpkv.layout import DevicePool, HostPool
 
 
@@ -133,8 +133,14 @@ class RestoreDriver:
         Args:
             layer: Of the forward: those of the target come first, then those of the draft.
             compute: Where it is about to be computed.
+
+        Raises:
+            UsageError: There is no such layer.
         """
         if self._needed:
+            if not 0 <= layer < len(self._needed):
+                message = f"layer is {layer}, want 0 to {len(self._needed) - 1}"
+                raise UsageError(message)
             self._wait(self._needed[layer], compute)
 
     def wait_for_all(self, compute: ComputeStream) -> None:

@@ -101,6 +101,9 @@ class HostTier:
 
         Args:
             layer: Of the forward: those of the target come first, then those of the draft.
+
+        Raises:
+            UsageError: The forward reads what is being restored, and there is no such layer.
         """
         if self._restore.is_waited_for:
             self._restore.layer_begins(layer, self._compute())
@@ -116,7 +119,7 @@ class HostTier:
             layer: Of the forward: those of the target come first, then those of the draft.
 
         Raises:
-            UsageError: The forward is being captured into a graph.
+            UsageError: The forward is being captured into a graph, or there is no such layer.
         """
         if self._backup.is_armed:
             self._backup.layer_ended(layer, self._compute())
