@@ -108,7 +108,7 @@ class ManualEngine:
         self._refusal = copies
 
     def capture(self, *, begin: bool) -> None:
-        """Let compute streams be captured into a graph from now on, or not any more."""
+        """Let compute streams be captured into a graph from now on, or not any more. Without a stream nothing is."""
         self._is_capturing = begin
 
     def _on_its_way(self, stream: int, place: int) -> Submission | None:
@@ -146,7 +146,7 @@ class ManualEngine:
         if self._refuses:
             message = f"the copy engine is {self._refuses}: nothing can be submitted"
             raise UsageError(message)
-        if self._is_capturing:
+        if self._is_capturing and after is not None:
             message = f"stream {after} is being captured into a graph"
             raise UsageError(message)
         self._sequences[stream] += 1
