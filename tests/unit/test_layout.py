@@ -190,6 +190,26 @@ def test_pages_may_lie_apart_but_their_bytes_may_not():
         Buffers.of([np.zeros((), np.uint8)])
 
 
+@pytest.mark.parametrize("other", [None, "pages", [1, 2], b"12345678", memoryview(bytearray(8)), 7])
+def test_what_is_no_tensor_is_no_buffer(other):
+    with pytest.raises(cpkv.ConfigError, match=f"a buffer is a {type(other).__name__}, want a torch tensor or a numpy"):
+        Buffers.of([other])
+
+
+@pytest.mark.parametrize("tokens", [0, -1])
+def test_a_page_has_at_least_one_token(tokens):
+    with pytest.raises(cpkv.ConfigError, match=f"tokens_per_page is {tokens}, want at least 1"):
+        Buffers.of([np.zeros((8, 8), np.uint8)], tokens_per_page=tokens)
+
+
+def test_an_array_that_cannot_be_written_is_no_target_of_restores():
+    array = np.zeros((8, 8), np.uint8)
+    array.flags.writeable = False
+    for readonly in (array, np.frombuffer(b"12345678", np.uint8).reshape(1, 8)):
+        with pytest.raises(cpkv.ConfigError, match="an array is read-only"):
+            Buffers.of([readonly])
+
+
 class Tensor:
     """What is used of a torch tensor."""
 

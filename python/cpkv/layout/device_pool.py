@@ -45,8 +45,11 @@ class Buffers:
             tokens_per_page: Entries of the first dimension that make a page: 1 if it counts pages.
 
         Raises:
-            ConfigError: They differ, or the bytes of a page do not lie side by side.
+            ConfigError: They differ, cannot be written, or the bytes of a page do not lie side by side.
         """
+        if tokens_per_page < 1:
+            message = f"tokens_per_page is {tokens_per_page}, want at least 1"
+            raise ConfigError(message)
         if not tensors:
             return cls(addresses=(), stride_bytes=0, row_bytes=0, pages=0)
         shapes = [_shape(tensor) for tensor in tensors]
@@ -253,6 +256,12 @@ def _shape(tensor: Any) -> _Shape:  # noqa: ANN401 - torch or numpy
     if hasattr(tensor, "data_ptr"):
         element_bytes = tensor.element_size()
         strides = tuple(stride * element_bytes for stride in tensor.stride())
+    elif not hasattr(tensor, "__array_interface__"):
+        message = f"a buffer is a {type(tensor).__name__}, want a torch tensor or a numpy array"
+        raise ConfigError(message)
+    elif tensor.__array_interface__["data"][1]:
+        message = "an array is read-only, want one that restores can write to"
+        raise ConfigError(message)
     else:
         element_bytes = tensor.itemsize
         strides = tuple(tensor.strides)
