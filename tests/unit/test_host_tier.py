@@ -7,10 +7,12 @@ import pytest
 
 import cpkv
 from cpkv.device import BACKUP, LATE, RESTORE, CpuEngine, ManualEngine
+from cpkv.device.cuda import CudaEngine
 from cpkv.drivers import BackupDriver, HostTier, LayerHooks, Share
 from cpkv.drivers.counts import RateLimit
 from cpkv.errors import CopyError
 from cpkv.layout import Buffers, Component, DevicePool, HostPool, PageLayout
+from fake_cuda import FakeDriver
 from pools import SCRIBBLE, Pools, small_layout
 
 COMPUTE = 7
@@ -1036,6 +1038,37 @@ def test_a_tier_wants_host_memory_apart_from_the_device_pages(world):
     with pytest.raises(cpkv.ConfigError, match="overlaps buffer 0 of target_kv"):
         world.tier.resume(DevicePool(layout, buffers))
     world.tier.resume()
+
+
+@pytest.mark.parametrize(
+    ("make", "device", "wanted"),
+    [
+        (ManualEngine, "cuda:0", "cpu"),
+        (CpuEngine, "cuda:0", "cpu"),
+        (lambda: CudaEngine(0, copy_path="batch", driver=FakeDriver()), "cuda:1", "cuda:0"),
+        (lambda: CudaEngine(1, copy_path="batch", driver=FakeDriver()), "cuda:0", "cuda:1"),
+        (lambda: CudaEngine(0, copy_path="batch", driver=FakeDriver()), "cpu", "cuda:0"),
+    ],
+)
+def test_tensors_that_the_engine_does_not_reach_are_refused(make, device, wanted):
+    """An address of a GPU is no address of the processor's, nor one of another GPU."""
+    world, tensors = world_of_tensors(1)
+    engine = make()
+    for tensor, said in zip(tensors * 2, (device, wanted), strict=True):
+        tensor.device = said
+        pool = DevicePool(world.layout, {"target_kv": Buffers.of([tensor])})
+        if said == wanted:
+            HostTier(world.cache, engine, pool, world.pools.host).close()
+            continue
+        with pytest.raises(
+            cpkv.ConfigError, match=f"target_kv is on {device}, want tensors on {wanted} for the engine"
+        ):
+            HostTier(world.cache, engine, pool, world.pools.host)
+        if wanted == "cpu":
+            world.tier.pause()
+            with pytest.raises(cpkv.ConfigError, match=f"target_kv is on {device}"):
+                world.tier.resume(pool)
+    world.tier.close()
 
 
 # --- Lanes ---

@@ -6,10 +6,11 @@ from typing import Self
 
 from cpkv._core import CacheManager, Lease, TickReport, Transaction
 from cpkv.device import ComputeStream, CopyEngine
+from cpkv.device.cuda import CudaEngine
 from cpkv.drivers.backup import BackupDriver
 from cpkv.drivers.counts import Counts
 from cpkv.drivers.restore import RestoreDriver
-from cpkv.errors import UsageError
+from cpkv.errors import ConfigError, UsageError
 from cpkv.host import HostMemory
 from cpkv.layout import DevicePool, HostPool, check_geometry, check_memory
 
@@ -45,6 +46,7 @@ class HostTier:
     ) -> None:
         check_geometry(cache, device, host)
         check_memory(device, host)
+        _check_device(engine, device)
         self.cache = cache
         self.engine = engine
         self.host = host
@@ -193,6 +195,7 @@ class HostTier:
         pool = device or self._backup.device
         check_geometry(self.cache, pool, self.host)
         check_memory(pool, self.host)
+        _check_device(self.engine, pool)
         pool.check_alive()
         self._backup.device = self._restore.device = pool
         self.engine.resume()
@@ -242,3 +245,25 @@ class HostTier:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_device(engine: CopyEngine, pool: DevicePool) -> None:
+    """Refuse tensors that an engine does not reach, if they say where they are.
+
+    Raises:
+        ConfigError: With all of them.
+    """
+    if isinstance(engine, CudaEngine):
+        wanted = f"cuda:{engine.device}"
+    elif engine.name in ("cpu", "manual"):
+        wanted = "cpu"
+    else:
+        return
+    wrong = [
+        f"{name} is on {device}"
+        for name, buffers in pool.buffers.items()
+        for device in sorted(buffers.devices() - {wanted})
+    ]
+    if wrong:
+        message = f"{', '.join(wrong)}, want tensors on {wanted} for the engine {engine.name!r}"
+        raise ConfigError(message)

@@ -79,6 +79,10 @@ class Buffers:
         """Return the address behind the last page of a buffer."""
         return self.addresses[place] + (self.pages - 1) * self.stride_bytes + self.row_bytes
 
+    def devices(self) -> set[str]:
+        """Return where its torch tensors are, such as `cuda:0`; nothing if they do not say so."""
+        return {str(one.device) for one in self.owners if hasattr(one, "data_ptr") and hasattr(one, "device")}
+
     def teller(self, place: int) -> Callable[[], int] | None:
         """Return what tells where a buffer is now; `None` if nobody knows."""
         return self._where[place] if self._where else None

@@ -301,6 +301,11 @@ class CudaEngine:
             raise CudaStreamError(str(self._lost), self._lost.code)
 
     @property
+    def device(self) -> int:
+        """Which GPU, as the process counts them."""
+        return self._context.device
+
+    @property
     def handles(self) -> tuple[int, ...]:
         """The CUDA handles of the copy streams, for events of the caller's own behind what is submitted."""
         return tuple(stream.handle for stream in self._streams)
