@@ -1,5 +1,7 @@
 """What every copy engine promises, of the two that need no GPU."""
 
+import os
+import signal
 import threading
 
 import numpy as np
@@ -264,3 +266,39 @@ def test_a_submission_that_is_refused_midway_still_has_its_number(pools):
     assert submit(engine, pools, [2], [2]) == 2
     engine.land_all()
     assert engine.acks.load(BACKUP) == 2
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_has_no_copy_threads_and_is_told_so(pools, is_busy):
+    """It would wait for ever; its end gives nothing back that is its parent's."""
+    gate = threading.Event()
+    engine = CpuEngine(delay_s=lambda _: float(not gate.wait(30)))
+
+    def copy():
+        submit(engine, pools, [1, 2], [1, 2])
+
+    if not is_busy:
+        gate.set()
+    copy()
+    if not is_busy:
+        engine.synchronize()
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)
+        told = 0
+        for call in (copy, engine.synchronize, engine.pause, lambda: engine.wait(None, BACKUP, 2)):
+            try:
+                call()
+            except cpkv.UsageError as error:
+                told += f"the copy engine is of process {os.getppid()}" in str(error)
+        engine.close()
+        os._exit(told)
+    _, status = os.waitpid(child, 0)
+    gate.set()
+    assert os.waitstatus_to_exitcode(status) == 4
+    copy()
+    engine.synchronize()
+    assert engine.acks.load(BACKUP) == 2
+    engine.close()

@@ -1,5 +1,6 @@
 """The copy engine of machines without a GPU: a thread for each stream, and real copies."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ OnCopied = Callable[[int, int, int, int], None]
 
 class CpuEngine:
     """Copies in threads of its own, one for each copy stream. See `CopyEngine` for the calls.
+
+    It belongs to the process that made it: a forked child has no such threads, and may only close it.
 
     Args:
         delay_s: Seconds before each submission begins; a number, or a function of the stream.
@@ -48,6 +51,7 @@ class CpuEngine:
         self._sequences = [0] * STREAMS
         self._landed = threading.Condition()
         self._streams = [CpuStream(f"copy-{stream}") for stream in range(STREAMS)]
+        self._process = os.getpid()
         self._is_paused = False
         self._is_closed = False
 
@@ -125,6 +129,9 @@ class CpuEngine:
             compute.run(lambda: self._wait(stream, sequence))
 
     def _wait(self, stream: int, sequence: int) -> None:
+        if self.acks.load(stream) >= sequence:
+            return
+        self._check_process()
         with self._landed:
             self._landed.wait_for(lambda: self.acks.load(stream) >= sequence)
 
@@ -133,6 +140,7 @@ class CpuEngine:
 
     def synchronize(self) -> None:
         """See `CopyEngine.synchronize`."""
+        self._check_process()
         for stream in self._streams:
             stream.synchronize()
 
@@ -147,6 +155,8 @@ class CpuEngine:
 
     def close(self) -> None:
         """See `CopyEngine.close`."""
+        if os.getpid() != self._process:
+            return
         with self._landed:
             self._is_closed = True
             self._landed.notify_all()
@@ -157,7 +167,15 @@ class CpuEngine:
         """See `CopyEngine.explain`."""
         return {"every size": "memmove in a thread for each stream: there is no GPU"}
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            message = (
+                f"the copy engine is of process {self._process}, and this is {os.getpid()}: make one after the fork"
+            )
+            raise UsageError(message)
+
     def _check_open(self) -> None:
+        self._check_process()
         if self._is_closed or self._is_paused:
             message = f"the copy engine is {'closed' if self._is_closed else 'paused'}: nothing can be submitted"
             raise UsageError(message)
