@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -302,3 +304,37 @@ def test_a_forked_child_has_no_copy_threads_and_is_told_so(pools, is_busy):
     engine.synchronize()
     assert engine.acks.load(BACKUP) == 2
     engine.close()
+
+
+def test_copies_run_outside_the_interpreter_lock():
+    """The copy waits for a semaphore that only this thread can raise: with the lock held both would wait for ever."""
+    code = """
+import ctypes, sys, threading
+import numpy as np
+from cpkv.device import BACKUP, CpuEngine, moving
+from cpkv.layout import Buffers, Component, DevicePool, HostPool, PageLayout
+
+libc = ctypes.CDLL(None)
+# Like memmove, but it waits for the semaphore that lies at the destination.
+moving._move = type(moving._move)(ctypes.cast(libc.sem_wait, ctypes.c_void_p).value)
+kv = Component(name="target_kv", model="target", layers=(0,), row_bytes=64)
+layout = PageLayout(page_size=1, target_layers=1, components=(kv,))
+device = DevicePool(layout, {"target_kv": Buffers.of([np.zeros((4, 64), np.uint8)])})
+memory = np.zeros(4 * 64, np.uint8)
+host = HostPool(layout=layout, slots=4, segment_pages=4, address=memory.ctypes.data)
+semaphore = ctypes.c_void_p(host.address + 2 * 64)
+libc.sem_init(semaphore, 0, 0)
+begun = threading.Event()
+engine = CpuEngine(delay_s=lambda _: float(begun.set() or 0))
+plan = engine.plan(device, host, np.array([1]), np.array([2]), "to_host")
+sys.setswitchinterval(1000)  # no thread gives the lock away but where it waits
+engine.submit(BACKUP, plan, 0, 1, after=None, on_failure=print)
+begun.wait()
+assert engine.acks.load(BACKUP) == 0
+libc.sem_post(semaphore)
+engine.synchronize()
+assert engine.acks.load(BACKUP) == 1
+engine.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
