@@ -140,6 +140,19 @@ def test_memory_is_kept_after_a_stream_error_however_often_the_tier_is_closed(to
             tier.close()
         assert mappings(tier)
         assert told[0].ranges
+    memory = tier._memory  # noqa: SLF001 - these copies have ended, whatever the driver says
+    memory.before_unmap.clear()
+    memory.close()
+    assert not told[0].ranges
+
+
+def test_a_registration_that_is_refused_leaves_nothing_open(told, monkeypatch):
+    monkeypatch.setattr(Told, "refuses", True)
+    driver, layout = FakeDriver(), small_layout()
+    with pytest.raises(cpkv.RegistrationError, match=r"cannot be registered: range 1 of 1, .* \(not this memory\)"):
+        open_tier(cache(), layout, buffers(layout), engine=CudaEngine(copy_path="batch", driver=driver))
+    assert len(told) == 1
+    assert (driver.streams, driver.events) == ({}, {})
 
 
 @pytest.mark.parametrize(
