@@ -12,7 +12,7 @@ from cpkv.drivers import BackupDriver, HostTier, LayerHooks, Share
 from cpkv.drivers.counts import RateLimit
 from cpkv.errors import CopyError
 from cpkv.layout import Buffers, Component, DevicePool, HostPool, PageLayout
-from fake_cuda import FakeDriver
+from fake_cuda import ILLEGAL_ADDRESS, FakeDriver
 from pools import SCRIBBLE, Pools, small_layout
 
 COMPUTE = 7
@@ -799,6 +799,52 @@ def test_a_copy_that_never_lands_is_given_up_at_the_deadline():
     world.tier.tick(3, now_ns=2_300_000_000)
     assert world.cache.stats().host_quarantined_slots == 0
     world.tier.close()
+
+
+def test_a_stream_error_commits_nothing_and_quarantines_what_it_touched(caplog):
+    """What was visible before stays so; what comes later fails the same way, and requests go on without."""
+    driver = FakeDriver(holds=True)
+    world = World(engine=CudaEngine(0, copy_path="batch", driver=driver), copy_deadline=1.0, pages=32, slots=32)
+    now_s = 0.0
+
+    def tick():
+        nonlocal now_s
+        report = world.tier.tick(world.step, now_ns=int(now_s * 1e9))
+        world.step, now_s = world.step + 1, now_s + 0.6
+        world.cache.check_integrity()
+        return report
+
+    safe = world.serve(prompt(100, 3))
+    for stream in world.engine.handles:
+        driver.run(stream)
+    assert tick().committed == [safe[3].id]
+    lost = world.serve(prompt(200, 2))
+    driver.code_of_streams = ILLEGAL_ADDRESS
+    report = tick()
+    assert report.rolled_back == [(lost[3].id, "copy_failed")]
+    assert "copy stream backup has failed" in caplog.text
+    (late,) = report.started
+    assert tick().rolled_back == [(late.id, "copy_failed")]
+    quarantined = []
+    for _ in range(4):
+        report = tick()
+        assert (report.committed, report.started) == ([], [])
+        quarantined += report.quarantined
+    assert set(quarantined) == {lost[3].id, late.id}
+    stats = world.cache.stats()
+    assert (stats.host_cached_slots, stats.host_quarantined_slots, stats.host_draining_slots) == (3, 4, 0)
+
+    other = world.serve(prompt(300, 2))
+    reports = [tick() for _ in range(6)]
+    assert not any(report.committed for report in reports)
+    assert (other[3].id, "copy_failed") in [each for report in reports for each in report.rolled_back]
+    assert other[3].id in [each for report in reports for each in report.quarantined]
+    assert world.cache.match(prompt(300, 2)).device_pages == 2
+    assert world.cache.stats().host_quarantined_slots == 8
+    slots = world.slots_of(prompt(100, 3))
+    assert all(world.pools.on_host(slot, (100, place)) for place, slot in enumerate(slots))
+    with pytest.raises(CopyError, match="has failed"):
+        world.tier.close()
 
 
 def test_pages_of_a_retracted_request_are_not_handed_out_while_a_copy_reads_them(world):
