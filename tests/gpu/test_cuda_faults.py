@@ -156,12 +156,12 @@ def test_a_stream_that_fails_later_is_told_by_the_next_look(tell):
         "except CudaError as error:\n"
         "    refused = str(error)\n"
         "acked = engine.acks.load(BACKUP)\n"
-        "closed = ''\n"
-        "try:\n"
-        "    engine.close()\n"
-        "except CudaStreamError as error:\n"
-        "    closed = str(error)\n"
-        "engine.close()\n"
+        "closed = []\n"
+        "for _ in range(2):\n"
+        "    try:\n"
+        "        engine.close()\n"
+        "    except CudaStreamError as error:\n"
+        "        closed.append(str(error))\n"
         "print(json.dumps([str(told[0]), len(told), waited, refused, acked, closed]), flush=True)\n"
         "os._exit(0)\n"  # torch may abort when it gives back memory of a broken context
     )
@@ -171,7 +171,9 @@ def test_a_stream_that_fails_later_is_told_by_the_next_look(tell):
     assert "cuStreamSynchronize" in waited
     assert (told, acked) == (2, 0)
     assert refused
-    assert "cuStreamSynchronize" in closed, "who gives memory up behind the engine has to hear of it"
+    assert len(closed) == 2
+    for heard in closed:
+        assert "cuStreamSynchronize" in heard, "who gives memory up behind the engine has to hear of it"
     assert "copy stream backup has failed" in log
 
 
