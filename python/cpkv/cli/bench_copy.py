@@ -67,6 +67,7 @@ def copy(  # noqa: PLR0913 - one parameter for each option
     trace: Annotated[
         str | None,
         typer.Option(
+            "--trace",  # some releases of typer make `--TRACE` of it otherwise
             metavar="TRACE",
             help="What fragments the host pool: JSON lines as for `cpkv replay`. Without it, a made-up workload.",
             show_default=False,
