@@ -31,6 +31,7 @@ def control(  # noqa: PLR0913 - one parameter for each option
     trace: Annotated[
         str | None,
         typer.Option(
+            "--trace",  # some releases of typer make `--TRACE` of it otherwise
             metavar="TRACE",
             help="JSON lines as for `cpkv replay`; .gz works too, '-' is standard input. Without it, a made-up "
             "workload is served.",
