@@ -144,9 +144,9 @@ class Replica:
 
 def main():
     directory, nonce, rank, ranks, seed, steps = sys.argv[1], *map(int, sys.argv[2:])
-    replica = Replica(directory, nonce, rank, ranks, seed)
     try:
-        for line in replica.run(steps):
+        # Another rank may die while this one still joins.
+        for line in Replica(directory, nonce, rank, ranks, seed).run(steps):
             say(line)
     except cpkv.RankError as error:
         say(f"RankError: {error}")
