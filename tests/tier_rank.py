@@ -161,12 +161,15 @@ class TierRank:
 
 def main():
     directory, nonce, rank, ranks, seed, steps = sys.argv[1], *map(int, sys.argv[2:])
-    tier_rank = TierRank(directory, nonce, rank, ranks, seed)
+    tier_rank = None
     try:
+        # Another rank may die while this one still joins.
+        tier_rank = TierRank(directory, nonce, rank, ranks, seed)
         for line in tier_rank.run(steps):
             say(line)
     except cpkv.RankError as error:
-        tier_rank.tier.close()
+        if tier_rank is not None:
+            tier_rank.tier.close()
         say(f"RankError: {error}")
         sys.exit(3)
 
