@@ -1,16 +1,21 @@
 """`cpkv demo` from the outside, with two ranks and one split, and what it says when something differs."""
 
 import json
+import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import cpkv.cli.demo
 import cpkv.demo.run
 from cpkv.cli import main
 from cpkv.cli.demo import _watched
@@ -20,6 +25,7 @@ from cpkv.demo.verdict import expected
 from cpkv.demo.watching import COMMITS, Progress, new_cells
 from cpkv.device import CpuEngine
 from cpkv.engine import Engine
+from cpkv.engine.ranks import Ranks
 from cpkv.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(180)  # processes import torch
@@ -138,6 +144,23 @@ def test_a_page_that_is_visible_before_it_is_whole_is_seen():
         report = scenarios(engine)
         engine.tier.cache = engine.cache
     assert any("a backup, page 0" in wrong for wrong in report.outcomes["cold"].wrong)
+
+
+def test_a_rank_that_stands_still_is_named_and_ends_the_demo(tmp_path, monkeypatch, capsys):
+    def watch(_, seen):
+        if seen[0].seen().steps > 3:
+            for process in multiprocessing.active_children():
+                if process.name == "cpkv-rank-0":
+                    os.kill(process.pid, signal.SIGSTOP)
+
+    monkeypatch.setattr(cpkv.demo.run, "Ranks", partial(Ranks, patience_s=4))
+    monkeypatch.setattr(cpkv.cli.demo, "_watched", lambda _: nullcontext(watch))
+    monkeypatch.setattr(sys, "argv", ["cpkv", "demo", *SMALL, "--out", str(tmp_path)])
+    assert main() == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "rank 0: stands still: it has not ended in 19 s after the first rank" in told.err
+    assert told.err.count("\n") == 1
 
 
 def test_who_watches_sees_layers_copies_and_commits(monkeypatch, capsys):

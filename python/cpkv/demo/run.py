@@ -1,9 +1,9 @@
 """Runs the groups of ranks, one for each split, and leaves what they have recorded in a folder."""
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +13,8 @@ from cpkv.demo.verdict import Verdict, expected, judge
 from cpkv.demo.watching import Progress, new_cells
 from cpkv.engine import EngineConfig
 from cpkv.engine.pools import check_device
-from cpkv.engine.ranks import RankFailure, Ranks
-from cpkv.errors import ConfigError, CpkvError
+from cpkv.engine.ranks import Ranks, check_results
+from cpkv.errors import ConfigError
 
 TIMELINE: Final = "timeline.json"
 PICTURE: Final = "timeline.png"
@@ -80,7 +80,7 @@ def run_demo(settings: DemoSettings, folder: Path, *, watch: Watch | None = None
 
     Raises:
         ConfigError: The folder cannot be written to, or there is no such GPU.
-        CpkvError: A rank has failed; the message says how.
+        CpkvError: A rank has failed or stands still; the message names it.
     """
     check_device(settings.engine("zigzag"))
     _check_folder(folder)
@@ -103,13 +103,9 @@ def _run_group(settings: DemoSettings, split: str, watch: Watch | None) -> list[
     cells = new_cells(settings.ranks, layers)
     seen = [Progress(cells, rank, layers) for rank in range(settings.ranks)]
     with Ranks(Scenarios(cells, split, is_on_gpu=config.is_on_gpu), config, settings.ranks) as ranks:
-        while watch is not None and not ranks.are_done():
-            watch(split, seen)
-            time.sleep(WATCH_S)
-        results = ranks.results()
-    failed = [f"rank {rank}: {result}" for rank, result in enumerate(results) if isinstance(result, RankFailure)]
-    if failed:
-        raise CpkvError("\n".join(failed))
+        meanwhile = partial(watch, split, seen) if watch is not None else None
+        results = ranks.results(meanwhile=meanwhile, every_s=WATCH_S)
+    check_results(results)
     return results
 
 

@@ -3,12 +3,14 @@
 import multiprocessing
 import os
 import secrets
+import signal
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -17,7 +19,7 @@ import torch.distributed as dist
 
 from cpkv._core import CommitLog
 from cpkv.engine.config import EngineConfig
-from cpkv.engine.engine import Engine
+from cpkv.engine.engine import DEATH_IS_KNOWN_S, Engine
 from cpkv.engine.pools import check_device
 from cpkv.errors import CpkvError
 
@@ -25,6 +27,8 @@ JOIN_S: Final = 60.0
 MEETING: Final = "meeting"
 PATIENCE_S: Final = 30.0
 """After which a silent rank is an error on all others."""
+MARGIN_S: Final = DEATH_IS_KNOWN_S + 5.0
+"""What the others may take beyond that to hear which rank it was, and to end."""
 
 Work = Callable[[Engine], Any]
 """What a rank does with its engine, alike on all ranks; has to be importable. Returns what can be pickled.
@@ -60,14 +64,23 @@ def run_ranks(work: Work, config: EngineConfig, cp_size: int, *, patience_s: flo
         patience_s: After which a silent rank is an error.
 
     Raises:
-        CpkvError: A rank has failed; the message has what each has said.
+        CpkvError: A rank has failed or stands still; the message has what each has said.
     """
     with Ranks(work, config, cp_size, patience_s=patience_s) as ranks:
         results = ranks.results()
+    check_results(results)
+    return results
+
+
+def check_results(results: Sequence[Any]) -> None:
+    """Refuse what `Ranks.results` has returned if a rank has failed.
+
+    Raises:
+        CpkvError: Has a line for each that has, with its number and what it has said.
+    """
     failed = [f"rank {rank}: {result}" for rank, result in enumerate(results) if isinstance(result, RankFailure)]
     if failed:
         raise CpkvError("\n".join(failed))
-    return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +123,10 @@ class Ranks:
     ) -> None:
         self._own_folder = None if folder else tempfile.TemporaryDirectory(prefix="cpkv-ranks-")
         where = folder or Path(self._own_folder.name if self._own_folder else ".")
+        self._grace_s = patience_s + MARGIN_S
+        """What ranks may take after the first has ended."""
+        self._is_over = False
+        """Whether that time has passed, and what still ran was killed."""
         # What an earlier group has left is none of this one's.
         (where / MEETING).unlink(missing_ok=True)
         place = Place(str(where), secrets.randbits(62), cp_size, patience_s)
@@ -127,13 +144,35 @@ class Ranks:
             self.processes.append(process)
             self._ends.append(here)
 
-    def are_done(self) -> bool:
-        """Whether every rank has ended or failed."""
-        return all(end.poll() for end in self._ends)
+    def results(self, *, meanwhile: Callable[[], None] | None = None, every_s: float = 0.05) -> list[Any]:
+        """Wait for all ranks; a `RankFailure` for each that has failed.
 
-    def results(self) -> list[Any]:
-        """Wait for all ranks; a `RankFailure` for each that has failed."""
-        return [self.result(rank) for rank in range(len(self.processes))]
+        The others hear of a rank that stands still after the group's patience, and it never ends by itself: what
+        runs for that long, and a margin, after the first rank has ended is killed.
+
+        Args:
+            meanwhile: Called again and again until all have ended.
+            every_s: How often.
+        """
+        waiting = {end: rank for rank, end in enumerate(self._ends)}
+        results: dict[int, Any] = {}
+        killer = threading.Timer(self._grace_s, self._kill)
+        killer.daemon = True
+        try:
+            while waiting:
+                ready = wait(list(waiting), every_s if meanwhile is not None else None)
+                if ready and not results:
+                    # Before the first is read: it may stand still in the middle of what it says.
+                    killer.start()
+                for end in self._ends:
+                    if end in ready:
+                        rank = waiting.pop(end)
+                        results[rank] = self.result(rank)
+                if meanwhile is not None:
+                    meanwhile()
+        finally:
+            killer.cancel()
+        return [results[rank] for rank in range(len(self.processes))]
 
     def result(self, rank: int, timeout_s: float | None = None) -> Any:  # noqa: ANN401 - what the work returns
         """Wait for one rank; a `RankFailure` if it has failed, or does not end in time."""
@@ -141,11 +180,19 @@ class Ranks:
             return RankFailure("", f"the process has not ended in {timeout_s} s")
         try:
             result = self._ends[rank].recv()
-        except EOFError:
+        except (EOFError, OSError):  # at the end of the process, also in the middle of what it says
             self.processes[rank].join()
+            if self._is_over and self.processes[rank].exitcode == -signal.SIGKILL:
+                return RankFailure("", f"stands still: it has not ended in {self._grace_s:g} s after the first rank")
             return RankFailure("", f"the process has ended with status {self.processes[rank].exitcode}")
         self.processes[rank].join()
         return result
+
+    def _kill(self) -> None:
+        self._is_over = True
+        for process in self.processes:
+            # One that has ended is left alone. Whether it has is asked by the thread that joins it only.
+            process.kill()
 
     def close(self) -> None:
         """End what still runs."""
