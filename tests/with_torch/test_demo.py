@@ -17,13 +17,14 @@ import pytest
 
 import cpkv.cli.demo
 import cpkv.demo.run
+import cpkv.engine.engine
 from cpkv.cli import main
 from cpkv.cli.demo import _watched
 from cpkv.demo import DemoSettings
 from cpkv.demo.scenarios import SCENARIOS, Scenarios
 from cpkv.demo.verdict import expected
 from cpkv.demo.watching import COMMITS, Progress, new_cells
-from cpkv.device import CpuEngine
+from cpkv.device import BACKUP, RESTORE, CpuEngine
 from cpkv.engine import Engine
 from cpkv.engine.ranks import Ranks
 from cpkv.errors import ConfigError
@@ -144,6 +145,32 @@ def test_a_page_that_is_visible_before_it_is_whole_is_seen():
         report = scenarios(engine)
         engine.tier.cache = engine.cache
     assert any("a backup, page 0" in wrong for wrong in report.outcomes["cold"].wrong)
+
+
+def test_a_late_backup_is_compared_when_it_becomes_visible():
+    """The same for late copies only, which begin long before they are written."""
+    scenarios = Scenarios(new_cells(1, 4), "zigzag")
+    settings = DemoSettings(ranks=1, splits=("zigzag",))
+    options = scenarios.options(0) | {"copy_engine": CpuEngine(bytes_per_s=1e6)}
+    with Engine(settings.engine("zigzag"), **options) as engine:
+        tick, acks = engine.cache.tick, engine.tier.engine.acks
+        engine.tier.cache = SimpleNamespace(
+            tick=lambda step, _, **named: tick(step, [acks.load(BACKUP), 1 << 40, acks.load(RESTORE)], **named)
+        )
+        report = scenarios(engine)
+        engine.tier.cache = engine.cache
+    wrong = [one for outcome in report.outcomes.values() for one in outcome.wrong]
+    assert any(one.startswith("a late backup, page") for one in wrong)
+    assert not any(one.startswith("a backup") for one in wrong)
+
+
+def test_a_backup_that_nobody_has_compared_is_told(monkeypatch):
+    monkeypatch.setattr(cpkv.engine.engine, "late_backups", lambda *_: {})
+    scenarios, settings = Scenarios(new_cells(1, 4), "zigzag"), DemoSettings(ranks=1, splits=("zigzag",))
+    with Engine(settings.engine("zigzag"), **scenarios.options(0)) as engine:
+        report = scenarios(engine)
+    (problem,) = report.outcomes["cold"].problems
+    assert re.fullmatch(r"\d of \d+ backups were compared when they became visible", problem)
 
 
 def test_a_rank_that_stands_still_is_named_and_ends_the_demo(tmp_path, monkeypatch, capsys):

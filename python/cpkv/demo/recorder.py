@@ -9,7 +9,7 @@ from cpkv.demo.gpu_clock import TimedCudaEngine
 from cpkv.demo.watching import COMMITS, STEPS, Progress
 from cpkv.device import BACKUP, CopyEngine
 from cpkv.engine import Engine
-from cpkv.engine.engine import Backup
+from cpkv.engine.backups import Backup
 
 _ROWS = {"forward": 1, "layer": 2, "copy": 3, "restore": 4, "commit": 5}
 _TITLES = {"forward": "forwards", "layer": "layers", "copy": "backups", "restore": "restores", "commit": "commits"}

@@ -13,7 +13,7 @@ from cpkv.demo.recorder import Recorder
 from cpkv.demo.watching import Progress
 from cpkv.device import CpuEngine
 from cpkv.engine import Engine, Request, Stage
-from cpkv.engine.engine import Backup
+from cpkv.engine.backups import Backup
 from cpkv.engine.exchange import count_collectives
 from cpkv.engine.oracle import Oracle
 
@@ -121,6 +121,8 @@ class Scenarios:
         self._oracle: Oracle | None = None
         self._pages = 0
         """Compared in the moment of their commits, in this scenario."""
+        self._backups = 0
+        """Those that they are of, in all scenarios."""
         self._wrong: list[str] = []
 
     def options(self, rank: int) -> dict[str, Any]:
@@ -140,6 +142,7 @@ class Scenarios:
         if self._engine is not None and self._oracle is not None:
             for backup in backups:
                 compared = self._oracle.compare_backup(self._engine, backup)
+                self._backups += 1
                 self._pages += compared.host_pages
                 self._wrong += compared.wrong
 
@@ -171,6 +174,11 @@ class Scenarios:
             outcome.wrong = [*self._wrong, *compared.wrong]
             self._pages, self._wrong = 0, []
             outcome.problems = _problems(name, engine, requests)
+            committed = engine.cache.stats().committed_operations
+            if committed != self._backups:
+                outcome.problems.append(
+                    f"{self._backups} of {committed} backups were compared when they became visible"
+                )
             outcomes[name] = outcome
         counts = engine.tier.counts.as_dict() if engine.tier is not None else {}
         engine.cache.check_integrity()

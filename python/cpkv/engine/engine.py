@@ -6,7 +6,6 @@ alike on all of them; only the model sends anything. The places where an engine 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Final, Self
@@ -20,6 +19,7 @@ from cpkv.cp import as_last_hidden, choose_hidden_gather
 from cpkv.cp.tensors import CpTensors
 from cpkv.device import CopyEngine
 from cpkv.drivers import HostTier, open_tier, torch_stream
+from cpkv.engine.backups import Backup, late_backups
 from cpkv.engine.config import EngineConfig
 from cpkv.engine.exchange import Exchange, ExchangeError
 from cpkv.engine.forward import Model, Rows, own_rows, pieces_in_turn, tokens_at
@@ -34,21 +34,6 @@ MOST_LOSSES: Final = 2
 """Restores that may fail under a request; after that it computes everything itself."""
 WAITING_S: Final = 0.0005
 """Between steps in which there is nothing to do but to wait for copies."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backup:
-    """Pages whose copies were reserved before a forward.
-
-    Args:
-        tokens: The sequence they belong to.
-        first_page: The place of the first of them in it.
-        slots: Their host slots, of all lanes.
-    """
-
-    tokens: tuple[int, ...]
-    first_page: int
-    slots: tuple[int, ...]
 
 
 class Engine:
@@ -91,7 +76,7 @@ class Engine:
         self._on_layer = on_layer
         self._on_commit = on_commit
         self._backups: dict[int, Backup] = {}
-        """What was reserved and is not visible yet, by operation, if somebody wants to know."""
+        """What is being copied and not visible yet, by operation, if somebody wants to know."""
         self.step_number = 0
         """Of the next tick."""
         self._is_in_forward = False
@@ -242,6 +227,7 @@ class Engine:
                 self._backups.pop(operation, None)
             committed = [self._backups.pop(operation) for operation in report.committed if operation in self._backups]
             if self._on_commit is not None:
+                self._backups |= late_backups(self.cache, report.started)
                 self._on_commit(committed)
         self.step_number += 1
 

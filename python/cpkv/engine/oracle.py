@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cpkv.engine.backups import Backup
 from cpkv.engine.config import EngineConfig
-from cpkv.engine.engine import Backup, Engine
+from cpkv.engine.engine import Engine
 from cpkv.engine.exchange import Exchange
 from cpkv.engine.forward import Model, Rows, pieces_in_turn
 from cpkv.engine.pools import Pools
@@ -88,7 +89,8 @@ class Oracle:
             backup: What it is of.
         """
         own = _own(engine, backup.first_page, backup.slots)
-        wrong = list(self._wrong(backup.tokens, "a backup", _host_rows(engine, own)))
+        what = "a late backup" if backup.is_late else "a backup"
+        wrong = list(self._wrong(backup.tokens, what, _host_rows(engine, own)))
         return Compared(0, len(own), tuple(wrong))
 
     def _wrong(self, tokens: Sequence[int], what: str, pages: Iterable[PageRows]) -> Iterator[str]:
