@@ -71,10 +71,11 @@ def test_the_timeline_has_what_each_rank_has_done(done):
     for rank in range(2):
         mine = [event for event in events if event["pid"] == f"zigzag, rank {rank}"]
         timed = [event for event in mine if event["ph"] == "X"]
-        assert {event["cat"] for event in timed} == {"forward", "layer", "copy", "restore", "commit"}
+        # A late backup may have no page in a rank's lane.
+        assert {event["cat"] for event in timed} - {"late"} == {"forward", "layer", "copy", "restore", "commit"}
         assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in timed)
         names = {event["tid"]: event["args"]["name"] for event in mine if event["ph"] == "M"}
-        assert {event["tid"] for event in timed} == set(names)
+        assert {event["tid"] for event in timed} <= set(names)
         assert {"layers", "backups", "commits"} < set(names.values())
 
 
@@ -213,13 +214,19 @@ def test_what_is_watched_is_what_was_done():
     scenarios, settings = Scenarios(cells, "zigzag"), DemoSettings(ranks=1, splits=("zigzag",))
     with Engine(settings.engine("zigzag"), **scenarios.options(0)) as engine:
         report = scenarios(engine)
+        committed = engine.cache.stats().committed_operations
     seen = Progress(cells, 0, 4).seen()
     assert seen.scenario == len(SCENARIOS) - 1
     copies = [event["name"] for event in report.events if event.get("cat") == "copy"]
     assert sum(seen.copied) == len(set(copies)) > 0
     assert all(0 < copied <= computed for copied, computed in zip(seen.copied, seen.computed, strict=True))
     assert sum(seen.computed) == sum(event.get("cat") == "layer" for event in report.events)
-    assert seen.commits > 0
+    commits = [event["name"] for event in report.events if event.get("cat") == "commit"]
+    counts = [tuple(map(int, re.findall(r"\d+", name))) for name in commits]
+    late = sum(late for _, late in counts)
+    assert seen.commits == sum(count for count, _ in counts) == committed > late > 0
+    # Those of a step are copied together.
+    assert 0 < sum(event.get("cat") == "late" for event in report.events) <= late
 
 
 def test_settings_name_what_is_wrong():

@@ -6,11 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-_COLOURS: Final = {"layer": "#4c72b0", "draft": "#8172b3", "copy": "#dd8452", "commit": "#c44e52"}
+_COLOURS: Final = {"layer": "#4c72b0", "draft": "#8172b3", "copy": "#dd8452", "late": "#ccb974", "commit": "#c44e52"}
 _LABELS: Final = {
     "layer": "layers of the target",
     "draft": "layer of the draft",
     "copy": "copies to the host",
+    "late": "late copies",
     "commit": "commit",
 }
 _HEIGHT: Final = 0.38

@@ -7,12 +7,20 @@ from typing import Any
 
 from cpkv.demo.gpu_clock import TimedCudaEngine
 from cpkv.demo.watching import COMMITS, STEPS, Progress
-from cpkv.device import BACKUP, CopyEngine
+from cpkv.device import BACKUP, LATE, RESTORE, CopyEngine
 from cpkv.engine import Engine
 from cpkv.engine.backups import Backup
 
-_ROWS = {"forward": 1, "layer": 2, "copy": 3, "restore": 4, "commit": 5}
-_TITLES = {"forward": "forwards", "layer": "layers", "copy": "backups", "restore": "restores", "commit": "commits"}
+_ROWS = {"forward": 1, "layer": 2, "copy": 3, "late": 4, "restore": 5, "commit": 6}
+_TITLES = {
+    "forward": "forwards",
+    "layer": "layers",
+    "copy": "backups",
+    "late": "late backups",
+    "restore": "restores",
+    "commit": "commits",
+}
+_KINDS = {BACKUP: "copy", LATE: "late", RESTORE: "restore"}
 
 Moment = Any
 """On the host in nanoseconds, or a mark of a GPU's clock."""
@@ -84,7 +92,7 @@ class Recorder:
 
     def copied(self, stream: int, sequence: int, began_ns: int, ended_ns: int) -> None:
         """Note what the copy engine tells."""
-        kind = "copy" if stream == BACKUP else "restore"
+        kind = _KINDS[stream]
         with self._lock:  # each stream has a thread
             self._note(kind, f"{kind} {sequence}", began_ns, ended_ns)
 
@@ -96,7 +104,8 @@ class Recorder:
             self._look_at_copies()
         if backups:
             now = time.monotonic_ns()
-            self._note("commit", f"commit of {len(backups)}", now, now)
+            late = sum(backup.is_late for backup in backups)
+            self._note("commit", f"commit of {len(backups)}, {late} late", now, now)
 
     def _look_at_copies(self) -> None:
         """Tell which layers' copies have ended since the last look."""
@@ -137,7 +146,10 @@ class Recorder:
         ]
 
     def backup_ns(self) -> tuple[int, int]:
-        """Return how long backups were copied, and how much of it lies within forwards, in nanoseconds."""
+        """Return how long backups were copied, and how much of it lies within forwards, in nanoseconds.
+
+        Late ones are not behind the forward that has computed their pages, and are left out.
+        """
         copies, forwards = (
             [(began, ended) for kind, _, began, ended in self._spans if kind == wanted]
             for wanted in ("copy", "forward")

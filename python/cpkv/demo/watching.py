@@ -24,7 +24,7 @@ class Seen:
     Args:
         scenario: The place of the one that it is in.
         steps: Of its scheduler.
-        commits: Backups that have become visible.
+        commits: Backups that have become visible, late ones too.
         computed: How often each layer has ended, the draft's behind the target's.
         copied: How often each layer's copies to the host have ended.
     """
