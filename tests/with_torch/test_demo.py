@@ -20,9 +20,11 @@ import cpkv.demo.run
 import cpkv.engine.engine
 from cpkv.cli import main
 from cpkv.cli.demo import _watched
+from cpkv.cp import interleave_split, zigzag_split
 from cpkv.demo import DemoSettings
-from cpkv.demo.scenarios import SCENARIOS, Scenarios
-from cpkv.demo.verdict import expected
+from cpkv.demo.scenarios import SCENARIOS, Scenarios, short_length
+from cpkv.demo.scenarios import _problems as problems_of
+from cpkv.demo.verdict import expected, judge
 from cpkv.demo.watching import COMMITS, Progress, new_cells
 from cpkv.device import BACKUP, RESTORE, CpuEngine
 from cpkv.engine import Engine
@@ -98,10 +100,10 @@ def test_the_table_in_the_readme_has_the_form_of_what_is_printed(done):
 
 
 def test_what_differs_is_named_and_ends_with_1(tmp_path, monkeypatch, capsys):
-    def other(config):
+    def other(config, short):
         return {
             length: replace(seen, tokens=(*seen.tokens[:-1], seen.tokens[-1] ^ 1))
-            for length, seen in expected(config).items()
+            for length, seen in expected(config, short).items()
         }
 
     monkeypatch.setattr(cpkv.demo.run, "expected", other)
@@ -133,6 +135,59 @@ def test_what_cannot_be_run_is_told_in_one_line(monkeypatch, capsys, arguments, 
     assert told.out == ""
     assert words in told.err
     assert told.err.count("\n") == 1
+
+
+def test_scenarios_without_a_cache_are_not_what_they_are_called():
+    scenarios, settings = Scenarios(new_cells(1, 4), "zigzag"), DemoSettings(ranks=1, splits=("zigzag",))
+    with Engine(replace(settings.engine("zigzag"), is_cached=False), **scenarios.options(0)) as engine:
+        report = scenarios(engine)
+    told = {name: outcome.problems for name, outcome in report.outcomes.items()}
+    nothing = "from the device [0, 0, 0] tokens were found, from the host [0, 0, 0], want "
+    assert told["cold"] == told["short request"] == []
+    assert told["device-hot"] == [nothing + "some from the device only for each request"]
+    assert told["host-restored"] == [nothing + "some from the host only for each request"]
+    assert told["partly restored"] == [nothing + "some from both"]
+    assert told["abort in mid-backup"] == ["the aborted request is finished, and 0 pages of it are found"]
+    short = short_length(1, 16)
+    rows = judge({"zigzag": [report]}, expected(settings.engine("zigzag"), short), short).rows
+    assert rows[0].problems[-1] == "0 pages were compared at the end, want 32"
+    assert all(row.problems[-1].startswith("0 pages were compared at the end, want ") for row in rows)
+
+
+def test_what_is_cold_only_once_is_told():
+    scenarios, settings = Scenarios(new_cells(1, 4), "zigzag"), DemoSettings(ranks=1, splits=("zigzag",))
+    with Engine(settings.engine("zigzag"), **scenarios.options(0)) as engine:
+        assert not any(outcome.problems for outcome in scenarios(engine).outcomes.values())
+        outcomes = scenarios(engine).outcomes
+    assert outcomes["cold"].problems == [
+        "from the device [224, 96, 144] tokens were found, from the host [0, 0, 0], want none"
+    ]
+    assert outcomes["short request"].problems == [
+        "from the device [0] tokens were found, from the host [16], want none"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "page_size", "split", "is_told"),
+    [
+        (2, 16, "zigzag", True),
+        (4, 1, "zigzag", True),
+        (2, 16, "interleave", True),
+        # Those split every prompt by pages.
+        (1, 16, "zigzag", False),
+        (2, 1, "interleave", False),
+    ],
+)
+def test_a_short_request_that_was_split_by_pages_is_told(ranks, page_size, split, is_told):
+    settings = DemoSettings(ranks=ranks, page_size=page_size, splits=(split,))
+    engine = SimpleNamespace(cp_size=ranks, config=settings.engine(split))
+    request = SimpleNamespace(device_hit_tokens=0, host_hit_tokens=0)
+    problem = "the short request was split by pages, want one that is too short for that"
+    assert problems_of("short request", engine, [request], 0) == [problem] * is_told
+    assert problems_of("short request", engine, [request], 1) == []
+    length = short_length(ranks, page_size)
+    split_of = zigzag_split if split == "zigzag" else interleave_split
+    assert split_of([0], [length], cp_size=ranks, page_size=page_size).page_aligned == (not is_told)
 
 
 def test_a_page_that_is_visible_before_it_is_whole_is_seen():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cpkv.demo.picture import draw, is_drawable
-from cpkv.demo.scenarios import RankReport, Scenarios
+from cpkv.demo.scenarios import RankReport, Scenarios, short_length
 from cpkv.demo.verdict import Verdict, expected, judge
 from cpkv.demo.watching import Progress, new_cells
 from cpkv.engine import EngineConfig
@@ -87,14 +87,15 @@ def run_demo(settings: DemoSettings, folder: Path, *, watch: Watch | None = None
     plain = replace(
         settings.engine("zigzag"), host_slots=0, is_cached=False, device_pages=1_024, chunk_tokens=4_096, device="cpu"
     )
-    wanted = expected(plain)
+    short = short_length(settings.ranks, settings.page_size)
+    wanted = expected(plain, short)
     reports = {split: _run_group(settings, split, watch) for split in settings.splits}
     events = _timeline(reports)
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
     (folder / TIMELINE).write_text(text, encoding="utf-8")
     if is_drawable():
         draw(events, folder / PICTURE)
-    return judge(reports, wanted)
+    return judge(reports, wanted, short)
 
 
 def _run_group(settings: DemoSettings, split: str, watch: Watch | None) -> list[RankReport]:

@@ -19,7 +19,8 @@ from cpkv.engine.oracle import Oracle
 
 SCENARIOS: Final = ("cold", "device-hot", "host-restored", "partly restored", "abort in mid-backup", "short request")
 PROMPTS: Final = (230, 97, 160)
-SHORT: Final = 9
+BEYOND_PAGE: Final = 9
+"""Tokens of the short prompt behind its first page."""
 NEW_TOKENS: Final = 16
 LINK_BYTES_PER_S: Final = 30e6
 """The copies of a GPU's forward take a part of its time; those of a small model would take none."""
@@ -63,6 +64,8 @@ class Outcome:
         requests: Those that were served to their end.
         pages: Pages of this rank's lane whose bytes were compared, in every component and layer: on the host in
             the moment of their commit, and at the end wherever a match finds them.
+        found_pages: Those of them that a match has found at the end.
+        whole_pages: That all ranks together have to find at the end.
         wrong: Those that were not what they have to be.
         problems: What else is not as it should be.
         seconds: What it has taken, the comparison of bytes left out.
@@ -70,6 +73,8 @@ class Outcome:
 
     requests: list[Seen]
     pages: int = 0
+    found_pages: int = 0
+    whole_pages: int = 0
     wrong: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -101,6 +106,15 @@ def prompts(vocab: int, lengths: Sequence[int] = PROMPTS, seed: int = 7) -> list
     """Make up prompts, the same for everyone who asks."""
     draw = random.Random(seed)
     return [[draw.randrange(vocab) for _ in range(length)] for length in lengths]
+
+
+def short_length(ranks: int, page_size: int) -> int:
+    """Return the length of a prompt that has a whole page and is too short to be split by pages.
+
+    That is one with less than two pages for each rank. With one rank every prompt is split by pages.
+    """
+    length = page_size + BEYOND_PAGE
+    return length if ranks == 1 else min(length, (2 * ranks - 1) * page_size)
 
 
 class Scenarios:
@@ -153,7 +167,9 @@ class Scenarios:
         progress = Progress(self._cells, engine.rank, engine.config.model.layers + 1)
         recorder.attach(engine, progress)
         self._engine, self._oracle = engine, Oracle(engine.config)
-        asked = prompts(engine.config.model.vocab)
+        vocab = engine.config.model.vocab
+        asked = prompts(vocab)
+        short = prompts(vocab, [short_length(engine.cp_size, engine.config.page_size)], seed=8)
         outcomes = {}
         acts: dict[str, Callable[[], list[Request]]] = {
             "cold": lambda: engine.generate(asked, NEW_TOKENS),
@@ -161,19 +177,26 @@ class Scenarios:
             "host-restored": lambda: _evict_and_generate(engine, 1.0, asked),
             "partly restored": lambda: _evict_and_generate(engine, 0.5, asked),
             "abort in mid-backup": lambda: _abort(engine, recorder, asked),
-            "short request": lambda: engine.generate(prompts(engine.config.model.vocab, [SHORT], seed=8), NEW_TOKENS),
+            "short request": lambda: engine.generate(short, NEW_TOKENS),
         }
         for place, (name, act) in enumerate(acts.items()):
             progress.scenario(place)
             started = time.monotonic()
+            sent = engine.exchange.calls["rows"]
             requests = act()
             outcome = Outcome([Seen.of(request) for request in requests if request.stage is Stage.FINISHED])
             outcome.seconds = time.monotonic() - started
             compared = self._oracle.compare(engine, [request.tokens for request in requests])
-            outcome.pages = compared.device_pages + compared.host_pages + self._pages
+            outcome.found_pages = compared.device_pages + compared.host_pages
+            outcome.pages = outcome.found_pages + self._pages
+            outcome.whole_pages = sum(
+                (len(request.tokens) - 1) // engine.config.page_size
+                for request in requests
+                if request.stage is Stage.FINISHED
+            )
             outcome.wrong = [*self._wrong, *compared.wrong]
             self._pages, self._wrong = 0, []
-            outcome.problems = _problems(name, engine, requests)
+            outcome.problems = _problems(name, engine, requests, engine.exchange.calls["rows"] - sent)
             committed = engine.cache.stats().committed_operations
             if committed != self._backups:
                 outcome.problems.append(
@@ -202,23 +225,44 @@ def _evict_and_generate(engine: Engine, share: float, asked: Sequence[Sequence[i
 def _abort(engine: Engine, recorder: Recorder, asked: Sequence[Sequence[int]]) -> list[Request]:
     """Give a request up while its layers are being copied; another one goes on beside it."""
     victim = engine.submit(prompts(engine.config.model.vocab, [150], seed=9)[0], NEW_TOKENS)
-    recorder.at_layer(1, lambda: engine.abort(victim))
+
+    def abort() -> None:
+        # Otherwise it is served to its end, and that is told.
+        if victim.transaction is not None and victim.transaction.status == "reserved":
+            engine.abort(victim)
+
+    recorder.at_layer(1, abort)
     other = engine.submit(asked[1], NEW_TOKENS)
     engine.run()
     return [other, victim]
 
 
-def _problems(name: str, engine: Engine, requests: Sequence[Request]) -> list[str]:
-    problems = []
+def _problems(name: str, engine: Engine, requests: Sequence[Request], rows_sent: int) -> list[str]:
+    """Return why a scenario is not what it is called.
+
+    Args:
+        name: Of the scenario.
+        engine: After it.
+        requests: Of it.
+        rows_sent: How often the ranks have sent each other rows that could not be written directly.
+    """
+    on_device = [request.device_hit_tokens for request in requests]
+    on_host = [request.host_hit_tokens for request in requests]
+    hits = f"from the device {on_device} tokens were found, from the host {on_host}"
     if name == "abort in mid-backup":
         victim = requests[-1]
         found = engine.cache.match(list(victim.prompt)).pages
         if victim.stage is not Stage.ABORTED or found:
-            problems.append(f"the aborted request is {victim.stage.value}, and {found} pages of it are found")
-    if name == "host-restored" and not any(request.host_hit_tokens for request in requests):
-        problems.append("nothing was restored")
-    if name == "partly restored" and not all(
-        any(getattr(request, hit) for request in requests) for hit in ("host_hit_tokens", "device_hit_tokens")
-    ):
-        problems.append("nothing was found on both tiers")
+            return [f"the aborted request is {victim.stage.value}, and {found} pages of it are found"]
+    is_right, wanted = {
+        "cold": (not any(on_device) and not any(on_host), "none"),
+        "device-hot": (all(on_device) and not any(on_host), "some from the device only for each request"),
+        "host-restored": (all(on_host) and not any(on_device), "some from the host only for each request"),
+        "partly restored": (any(on_device) and any(on_host), "some from both"),
+        "short request": (not any(on_device) and not any(on_host), "none"),
+    }.get(name, (True, ""))
+    problems = [] if is_right else [f"{hits}, want {wanted}"]
+    can_fall_back = engine.cp_size > 1 and (engine.config.split == "zigzag" or engine.config.page_size > 1)
+    if name == "short request" and can_fall_back and not rows_sent:
+        problems.append("the short request was split by pages, want one that is too short for that")
     return problems

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from cpkv.demo.scenarios import NEW_TOKENS, PROMPTS, SCENARIOS, SHORT, RankReport, Seen, prompts
+from cpkv.demo.scenarios import NEW_TOKENS, PROMPTS, SCENARIOS, RankReport, Seen, prompts
 from cpkv.engine import Engine, EngineConfig
 
 
@@ -72,17 +72,33 @@ class Verdict:
         return asdict(self) | {"problems": list(self.problems), "is_equal": not self.problems}
 
 
-def expected(config: EngineConfig) -> dict[int, Seen]:
-    """Return what one rank without a cache makes of the demo's prompts, by their length."""
+def expected(config: EngineConfig, short: int) -> dict[int, Seen]:
+    """Return what one rank without a cache makes of the demo's prompts, by their length.
+
+    Args:
+        config: Of the engine.
+        short: Tokens of the short one.
+    """
     vocab = config.model.vocab
     with Engine(config) as engine:
-        requests = engine.generate([*prompts(vocab), *prompts(vocab, [SHORT], seed=8)], NEW_TOKENS)
+        requests = engine.generate([*prompts(vocab), *prompts(vocab, [short], seed=8)], NEW_TOKENS)
         return {len(request.prompt): Seen.of(request) for request in requests}
 
 
-def judge(reports: Mapping[str, Sequence[RankReport]], wanted: Mapping[int, Seen]) -> Verdict:
-    """Compare what all ranks of all groups have reported with what is expected."""
-    rows = tuple(_row(split, scenario, ranks, wanted) for split, ranks in reports.items() for scenario in SCENARIOS)
+def judge(reports: Mapping[str, Sequence[RankReport]], wanted: Mapping[int, Seen], short: int) -> Verdict:
+    """Compare what all ranks of all groups have reported with what is expected.
+
+    Args:
+        reports: Of each group.
+        wanted: See `expected`.
+        short: See there.
+    """
+    lengths = {"abort in mid-backup": [PROMPTS[1]], "short request": [short]}
+    rows = tuple(
+        _row(split, scenario, ranks, [wanted[length] for length in lengths.get(scenario, PROMPTS)])
+        for split, ranks in reports.items()
+        for scenario in SCENARIOS
+    )
     every = [report for ranks in reports.values() for report in ranks]
     copied, within = (sum(report.backup_ns[place] for report in every) for place in range(2))
     return Verdict(
@@ -94,9 +110,7 @@ def judge(reports: Mapping[str, Sequence[RankReport]], wanted: Mapping[int, Seen
     )
 
 
-def _row(split: str, scenario: str, ranks: Sequence[RankReport], wanted: Mapping[int, Seen]) -> Row:
-    lengths = {"abort in mid-backup": [PROMPTS[1]], "short request": [SHORT]}.get(scenario, list(PROMPTS))
-    expect = [wanted[length] for length in lengths]
+def _row(split: str, scenario: str, ranks: Sequence[RankReport], expect: Sequence[Seen]) -> Row:
     outcomes = [report.outcomes[scenario] for report in ranks]
     problems = []
     for rank, outcome in enumerate(outcomes):
@@ -109,6 +123,9 @@ def _row(split: str, scenario: str, ranks: Sequence[RankReport], wanted: Mapping
             ]
             if what:
                 problems.append(f"rank {rank}, request {place}: {', '.join(what)} differ")
+    found, whole = sum(outcome.found_pages for outcome in outcomes), outcomes[0].whole_pages
+    if found != whole or not whole:
+        problems.append(f"{found} pages were compared at the end, want {whole or 'some'}")
     first = outcomes[0].requests
     return Row(
         split=split,
