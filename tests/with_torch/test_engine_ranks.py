@@ -85,6 +85,13 @@ def test_a_rank_that_stands_still_in_a_forward_is_named(tmp_path):
     assert max(one["seconds"] for one in said) < 40
 
 
+def ranges(line, what):
+    """Return the numbers that a line has behind some words, in their order there."""
+    runs = re.search(rf"{what} ((?:\d+(?:-\d+)?(?:, )?)+)", line).group(1)
+    ends = [tuple(map(int, run.split("-"))) for run in runs.strip(", ").split(", ")]
+    return [number for end in ends for number in range(end[0], end[-1] + 1)]
+
+
 def test_ranks_tell_where_their_drafts_write():
     (first, second) = run_ranks(Drafts(), config(), 2)
     for rank, said in enumerate((first, second)):
@@ -95,12 +102,24 @@ def test_ranks_tell_where_their_drafts_write():
         )
         # 80 tokens are five pages for four segments; 20 are too few for that, and their rows are sent.
         written = [line for line in mine if line.startswith("draft rows written")]
-        assert (
-            written[0]
-            == f"draft rows written: {said['aligned_rows']} in own pages {said['aligned_pages']}, rows sent: 0"
+        assert ranges(written[0], "own pages") == said["aligned_pages"]
+        assert ranges(written[0], "physical rows") == [
+            row for page in said["aligned_pages"] for row in range(16 * page, 16 * page + 16)
+        ]
+        assert written[0].startswith(f"draft rows written: {said['aligned_rows']}, physical rows ")
+        assert written[0].endswith(", rows sent: 0, of pages none")
+        (sent,) = [line for line in written if "rows sent: 0," not in line]
+        # Zigzag by tokens: the first rank computes the first and the last five of 20.
+        assert "rows sent: 10, of pages " in sent
+        assert len(ranges(sent, "of pages")) == 2 - rank
+        committed = [line for line in mine if line.startswith("committed: ")]
+        assert re.fullmatch(
+            r"committed: operation \d+, backup of a sequence's pages 0-3, device pages [\d, -]+, host slots [\d, -]+",
+            committed[0],
         )
-        assert any(line.endswith("rows sent: 10") for line in written)
-        assert any(line.startswith("committed [") for line in mine)
+        # The fifth page, which rank 0 has computed, is rank 0's, and waits for the token behind it.
+        assert len(set(said["ids"]) - set(ranges(committed[0], "device pages"))) == (rank == 0)
+        assert any(re.match(r"committed: operation \d+, late backup of a sequence's pages 4, ", line) for line in mine)
     assert first["aligned_rows"] + second["aligned_rows"] == 80
     assert not set(first["ids"]) & set(second["ids"])
 
@@ -112,4 +131,5 @@ def test_one_rank_tells_it_on_standard_error(monkeypatch, capfd):
         engine.generate(prompts(1, [40]), 2)
     lines = capfd.readouterr().err.splitlines()
     assert lines[0].startswith("rank 0 of 1: draft pool of 256 pages, buffers registered: ")
-    assert "rank 0 of 1: draft rows written: 40 in own pages [0, 1, 2], rows sent: 0" in lines
+    written = "draft rows written: 40, physical rows 0-39, own pages 0-2, rows sent: 0, of pages none"
+    assert f"rank 0 of 1: {written}" in lines

@@ -305,6 +305,7 @@ class Engine:
         self._reserve(requests, ends)
         self._begin_forward(requests)
         tables = self._tables(requests, ends)
+        self.model.draft_log.split(view, tables)
 
         def rows() -> Rows:
             return own_rows(view, tensors, [request.tokens for request in requests], tables)
@@ -364,6 +365,7 @@ class Engine:
         # cpkv: host slots before the forward, all or nothing for each request.
         for request, transaction in zip(requests, self.cache.reserve(batch), strict=True):
             request.transaction = transaction
+            self.model.draft_log.reserved(transaction)
             if self._on_commit is not None and transaction.id is not None:
                 slots = tuple(transaction.plan()[1])
                 first_page = (request.reserved - 1) // self.config.page_size - len(slots)
