@@ -4,14 +4,36 @@ set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 
-torch=$("$python" - <<'END'
-import importlib.util
+# Where a torch is that is new enough, or nothing; what is wanted; what is there.
+found=$("$python" - <<'END'
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
-spec = importlib.util.find_spec("torch")
-print(Path(spec.origin).parent.parent if spec and spec.origin else "")
+
+def numbers(text):
+    return [int(number) for number in re.findall(r"\d+", text.partition("+")[0])[:2]]
+
+
+project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+wanted = project["optional-dependencies"]["torch"][0].partition(">=")[2]
+spec = find_spec("torch")
+place, there = "", "none"
+if spec and spec.origin:
+    try:
+        there = version("torch")
+    except PackageNotFoundError:  # built in place
+        import torch
+
+        there = torch.__version__
+    if numbers(there) >= numbers(wanted):
+        place = Path(spec.origin).parent.parent
+print(place, wanted, there, sep="\n")
 END
 )
+torch=$(echo "$found" | sed -n 1p)
 if [ -n "$torch" ]; then
   environment=.venv-demo
   if [ "$(cat $environment/.made-of 2>/dev/null)" != "$torch" ] || [ requirements/run.txt -nt $environment/.made-of ]; then
@@ -26,8 +48,14 @@ if [ -n "$torch" ]; then
 else
   environment=.venv-torch
   if [ ! -e $environment/.installed ]; then
-    echo "cpkv: the demo needs torch, which $python has not: installing it into $environment, once" >&2
-    echo "cpkv: that takes 2.3 GB of disk; TORCH_INDEX_URL names another index than PyPI, such as one of CPU builds" >&2
+    wanted=$(echo "$found" | sed -n 2p)
+    there=$(echo "$found" | sed -n 3p)
+    echo "cpkv: the demo needs torch $wanted or newer, and $python has $there: installing it into $environment, once" >&2
+    if [ -z "${TORCH_INDEX_URL:-}" ]; then
+      echo "cpkv: that takes 2.3 GB of disk; TORCH_INDEX_URL names another index than PyPI, such as one of CPU builds" >&2
+    else
+      echo "cpkv: from TORCH_INDEX_URL, with all that it needs; how much disk that takes depends on the build" >&2
+    fi
     make $environment/.installed
   fi
 fi

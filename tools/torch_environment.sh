@@ -2,7 +2,8 @@
 # Make the environment of what needs torch: tools/torch_environment.sh FOLDER
 #
 # From PyPI without dependencies, which keeps out 3 GB of CUDA libraries that a machine without a GPU does
-# not call. If TORCH_INDEX_URL is set, torch comes from there as it is.
+# not call. If TORCH_INDEX_URL is set, torch comes from there with all that it needs, in a version that
+# pyproject.toml accepts.
 set -eu
 folder=$1
 ${PYTHON:-python3} -m venv "$folder"
@@ -19,5 +20,10 @@ else
   trap 'rm -f "$others"' EXIT
   grep -v -e '^torch=' -e '^triton=' -e '^nvidia-' requirements/torch.txt >"$others"
   install --no-deps -r "$others"
-  install --index-url "$TORCH_INDEX_URL" torch
+  wanted=$("$folder/bin/python" -c '
+import tomllib
+with open("pyproject.toml", "rb") as file:
+    print(tomllib.load(file)["project"]["optional-dependencies"]["torch"][0])
+')
+  install --index-url "$TORCH_INDEX_URL" "$wanted"
 fi
