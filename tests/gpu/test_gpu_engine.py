@@ -3,6 +3,8 @@
 import pytest
 from gpu_needed import needs_gpu
 
+from cpkv.demo import DemoSettings, run_demo
+from cpkv.demo.run import TIMELINE
 from cpkv.engine import Engine
 from cpkv.engine.ranks import RankFailure, Ranks, run_ranks
 from engine_work import NEW_TOKENS, Killed, Temperatures, config, prompts, seen_of
@@ -23,6 +25,13 @@ def test_cold_hot_and_restored_are_what_a_machine_without_a_gpu_says(cp_size, sp
                 assert (seen["tokens"], seen["logits"]) == (want["tokens"], want["logits"])
         assert said["bytes"]["wrong"] == []
         assert said["all_layer"] == 0
+
+
+def test_the_scenarios_of_the_demo_are_equal(tmp_path):
+    verdict = run_demo(DemoSettings(ranks=2, splits=("zigzag",), device="cuda"), tmp_path)
+    assert verdict.problems == ()
+    assert verdict.hidden is not None
+    assert (tmp_path / TIMELINE).stat().st_size > 0
 
 
 def test_a_rank_that_dies_in_a_forward_is_named_under_nccl_too(tmp_path):
