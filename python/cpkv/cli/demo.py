@@ -44,7 +44,7 @@ def demo(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Serve the same prompts cold, hot, restored and aborted, and compare tokens, logits and bytes.
 
-    Exits with 1 if anything differs.
+    Exits with 1 if anything differs, or if a scenario is not what it is called.
     """
     if find_spec("torch") is None:
         message = "the demo needs torch, which is not installed: try make demo, or pip install 'cpkv[torch]'"
