@@ -238,6 +238,7 @@ class Engine:
             return
         if lease is not None and lease.lost:
             # cpkv: on some rank a copy has failed that the request has read: it starts anew, from what was certain.
+            request.losses += 1
             request.take_back()
             self._restart(request)
         elif lease is None or not lease.restores():
@@ -528,7 +529,10 @@ class Engine:
         holding = [request for request in alive if request.pages and request.stage is not Stage.ENDING]
         if len(holding) > 1:
             victim = holding[-1]
-            if victim.stage is Stage.DECODE:
+            if victim.lease is not None and victim.lease.restores():
+                # Without the lease nobody tells it how they end: it goes back to what is certain.
+                victim.take_back()
+            elif victim.stage is Stage.DECODE:
                 self._insert(victim, victim.computed + 1)
             victim.retracted += 1
             self._restart(victim)

@@ -84,8 +84,7 @@ class Request:
         )
 
     def take_back(self) -> None:
-        """Forget what was computed since `settle`: it has read pages that were never filled."""
-        self.losses += 1
+        """Forget what was computed since `settle`: it has read pages that were not filled, or may not have been."""
         if self.certain is not None:
             tokens, self.device_hit_tokens, self.host_hit_tokens, self.verified, self.accepted = self.certain
             del self.tokens[tokens:]
