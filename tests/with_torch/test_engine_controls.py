@@ -1,6 +1,7 @@
 """What has to change the engine's output when it is broken, or to be refused: each breaks one thing."""
 
 import random
+import re
 import threading
 
 import numpy as np
@@ -295,16 +296,63 @@ def test_requests_that_do_not_fit_at_once_take_turns():
 
 
 @pytest.mark.parametrize(
-    ("prompt", "new", "words"),
+    ("prompt", "new", "error", "words"),
     [
-        ([], 1, "a request has 0 tokens and 1 new ones"),
-        ([1], 0, "a request has 1 tokens and 0 new ones"),
-        ([1, 128], 1, "a request has token 128, want tokens from 0 to 127"),
-        ([1] * 4_000, 1, "a request takes up to 4005 tokens, want half of the device pages at most"),
+        ([], 1, cpkv.InputError, "a request has 0 tokens and 1 new ones"),
+        ([1], 0, cpkv.InputError, "a request has 1 tokens and 0 new ones"),
+        ([1, 128], 1, cpkv.InputError, "a request has token 128, want tokens from 0 to 127"),
+        ([-1], 1, cpkv.InputError, "a request has token -1, want tokens from 0 to 127"),
+        ([1] * 4_000, 1, cpkv.InputError, "a request takes up to 4005 tokens, want half of the device pages at most"),
+        ([1], 1 << 70, cpkv.InputError, "a request takes up to 1180591620717411303429 tokens"),
+        ([1, 1.5], 1, cpkv.InputTypeError, "a prompt has 1.5 at 1, want integers"),
+        ([True], 1, cpkv.InputTypeError, "a prompt has True at 0, want integers"),
+        (np.array([0.5]), 1, cpkv.InputTypeError, "a prompt has 0.5 at 0, want integers"),
+        (np.array([[1, 2]]), 1, cpkv.InputTypeError, "a prompt has [1, 2] at 0, want integers"),
+        (np.array(1), 1, cpkv.InputTypeError, "a prompt is array(1), want a sequence of token ids"),
+        (torch.tensor([True]), 1, cpkv.InputTypeError, "a prompt has True at 0, want integers"),
+        (torch.ones(1, dtype=torch.bfloat16), 1, cpkv.InputTypeError, "a prompt has 1.0 at 0, want integers"),
+        ("ab", 1, cpkv.InputTypeError, "a prompt is 'ab', want a sequence of token ids"),
+        (b"ab", 1, cpkv.InputTypeError, "a prompt is b'ab', want a sequence of token ids"),
+        (None, 1, cpkv.InputTypeError, "a prompt is None, want a sequence of token ids"),
+        ([1], 1.5, cpkv.InputTypeError, "new_tokens is 1.5, want an integer"),
+        ([1], True, cpkv.InputTypeError, "new_tokens is True, want an integer"),
     ],
 )
-def test_a_request_that_cannot_be_served_is_refused(prompt, new, words):
+def test_a_request_that_cannot_be_served_is_refused(prompt, new, error, words):
     with Engine(config(host_slots=0)) as engine:
-        with pytest.raises(cpkv.InputError, match=words):
+        with pytest.raises(error, match=re.escape(words)):
             engine.submit(prompt, new)
+        with pytest.raises(error, match=re.escape(words)):
+            engine.generate([[1], prompt], new)
         assert engine.requests == []
+        assert engine.generate([[1]], 1)[0].number == 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [np.array, lambda ids: np.array(ids, np.uint8), torch.tensor, lambda ids: torch.tensor(ids, dtype=torch.int32)],
+    ids=["int64", "uint8", "tensor", "int32 tensor"],
+)
+def test_arrays_and_tensors_of_integers_are_prompts(wanted, kind):
+    with Engine(config()) as engine:
+        requests = engine.generate(map(kind, prompts(1, LENGTHS)), np.int32(NEW_TOKENS))
+        assert [seen_of(request) for request in requests] == wanted_with_hits(wanted, 0)
+        assert all(type(token) is int for request in requests for token in request.tokens)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"host_slots": None}, "host_slots is None, want an integer of at least 0"),
+        ({"host_slots": 2.5}, "host_slots is 2.5, want an integer of at least 0"),
+        ({"host_slots": -1}, "host_slots is -1, want an integer of at least 0"),
+        ({"host_slots": False}, "host_slots is False, want an integer of at least 0"),
+        ({"page_size": 16.0}, "page_size is 16.0, want an integer of at least 1"),
+        ({"device": None}, "device is None, want 'cpu', 'cuda' or 'cuda:' and a number"),
+        ({"split": ["zigzag"]}, "split is ['zigzag'], want 'zigzag' or 'interleave'"),
+        ({"model": None}, "model is None, want a ModelConfig"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(changes, words):
+    with pytest.raises(cpkv.ConfigError, match=re.escape(words)):
+        config(**changes)

@@ -59,15 +59,15 @@ class ExtendBatch:
         return len(self.extend_tokens)
 
 
-def check_sizes(**sizes: int) -> None:
-    """Refuse a size that is no positive integer, or one that no batch can have.
+def check_sizes(*, least: int = 1, **sizes: int) -> None:
+    """Refuse a size that is no integer, too small, or one that no batch can have.
 
     Raises:
         ConfigError: Naming it.
     """
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            message = f"{name} is {size!r}, want an integer of at least 1"
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < least:
+            message = f"{name} is {size!r}, want an integer of at least {least}"
             raise ConfigError(message)
         if size > MOST_TOKENS:
             message = f"{name} is {size}, want {MOST_TOKENS} at most"

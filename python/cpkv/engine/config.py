@@ -101,13 +101,14 @@ class EngineConfig:
         """Refuse what cannot be served."""
         names = ("page_size", "device_pages", "segment_pages", "chunk_tokens", "max_requests", "draft_tokens")
         check_sizes(**{name: getattr(self, name) for name in names})
-        if self.host_slots < 0:
-            message = f"host_slots is {self.host_slots}, want 0 or more"
+        if not isinstance(self.model, ModelConfig):
+            message = f"model is {self.model!r}, want a ModelConfig"
             raise ConfigError(message)
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+        check_sizes(least=0, host_slots=self.host_slots)
+        if not isinstance(self.device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             message = f"device is {self.device!r}, want 'cpu', 'cuda' or 'cuda:' and a number"
             raise ConfigError(message)
-        if self.split not in {"zigzag", "interleave"}:
+        if not isinstance(self.split, str) or self.split not in {"zigzag", "interleave"}:
             message = f"split is {self.split!r}, want 'zigzag' or 'interleave'"
             raise ConfigError(message)
 

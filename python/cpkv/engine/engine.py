@@ -5,7 +5,7 @@ alike on all of them; only the model sends anything. The places where an engine 
 `# cpkv:`, here and in `paging.py`. `docs/engine-authors.md` walks through them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Final, Self
@@ -25,8 +25,8 @@ from cpkv.engine.exchange import Exchange, ExchangeError
 from cpkv.engine.forward import Model, Rows, own_rows, pieces_in_turn, tokens_at
 from cpkv.engine.paging import Paging
 from cpkv.engine.pools import Pools, check_device
-from cpkv.engine.request import Request, Stage
-from cpkv.errors import ConfigError, InputError
+from cpkv.engine.request import Prompt, Request, Stage, is_integer, token_ids_of
+from cpkv.errors import ConfigError, InputError, InputTypeError
 
 DEATH_IS_KNOWN_S: Final = 10.0
 OVER: Final = frozenset({Stage.FINISHED, Stage.ABORTED})
@@ -120,28 +120,38 @@ class Engine:
 
     # --- Requests ---
 
-    def submit(self, prompt: Sequence[int], new_tokens: int) -> Request:
+    def submit(self, prompt: Prompt, new_tokens: int) -> Request:
         """Take a request.
 
         Args:
-            prompt: Token ids, at least one.
+            prompt: Token ids, at least one, shape `(n,)`: a sequence, a numpy array or a torch tensor of integers.
             new_tokens: Tokens to be generated, at least one.
 
         Raises:
+            InputTypeError: Something is no integer; the message says what.
             InputError: It cannot be served; the message says why.
         """
-        wrong = [token for token in prompt if not 0 <= token < self.config.model.vocab]
-        if not prompt or wrong or new_tokens < 1:
-            what = f"token {wrong[0]}" if wrong else f"{len(prompt)} tokens and {new_tokens} new ones"
-            message = (
-                f"a request has {what}, want tokens from 0 to {self.config.model.vocab - 1}, and at least 1 of each"
-            )
+        return self._queue(self._checked(prompt, new_tokens), int(new_tokens))
+
+    def _checked(self, prompt: Prompt, new_tokens: int) -> tuple[int, ...]:
+        """Return the tokens of a prompt that can be served."""
+        tokens, vocab = token_ids_of(prompt), self.config.model.vocab
+        if not is_integer(new_tokens):
+            message = f"new_tokens is {new_tokens!r}, want an integer"
+            raise InputTypeError(message)
+        wrong = [token for token in tokens if not 0 <= token < vocab]
+        if not tokens or wrong or new_tokens < 1:
+            what = f"token {wrong[0]}" if wrong else f"{len(tokens)} tokens and {new_tokens} new ones"
+            message = f"a request has {what}, want tokens from 0 to {vocab - 1}, and at least 1 of each"
             raise InputError(message)
-        most = len(prompt) + new_tokens + self.config.draft_tokens
+        most = len(tokens) + new_tokens + self.config.draft_tokens
         if most > self.config.device_pages * self.cp_size * self.config.page_size // 2:
             message = f"a request takes up to {most} tokens, want half of the device pages at most"
             raise InputError(message)
-        request = Request(self._submitted, tuple(prompt), new_tokens)
+        return tokens
+
+    def _queue(self, tokens: tuple[int, ...], new_tokens: int) -> Request:
+        request = Request(self._submitted, tokens, new_tokens)
         self._submitted += 1
         self.requests.append(request)
         return request
@@ -151,9 +161,15 @@ class Engine:
         while self.step():
             pass
 
-    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[Request]:
-        """Serve prompts to their end."""
-        requests = [self.submit(prompt, new_tokens) for prompt in prompts]
+    def generate(self, prompts: Iterable[Prompt], new_tokens: int) -> list[Request]:
+        """Serve prompts to their end.
+
+        Raises:
+            InputTypeError: As `submit`; none of the prompts is taken.
+            InputError: The same.
+        """
+        checked = [self._checked(prompt, new_tokens) for prompt in prompts]
+        requests = [self._queue(tokens, int(new_tokens)) for tokens in checked]
         self.run()
         return requests
 

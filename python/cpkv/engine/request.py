@@ -3,10 +3,39 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cpkv._core import Lease, Transaction
+from cpkv.errors import InputTypeError
+
+Prompt: TypeAlias = Sequence[int] | NDArray[np.integer[Any]] | Tensor
+"""Token ids, shape `(n,)`."""
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is one token or one number of tokens; `True` is neither."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def token_ids_of(prompt: Prompt) -> tuple[int, ...]:
+    """Return the token ids of a prompt.
+
+    Raises:
+        InputTypeError: It has no integers, or is not one-dimensional; the message has what is wrong.
+    """
+    values = prompt.tolist() if isinstance(prompt, np.ndarray | Tensor) else prompt
+    if isinstance(values, str | bytes | bytearray) or not isinstance(values, Sequence):
+        message = f"a prompt is {prompt!r}, want a sequence of token ids"
+        raise InputTypeError(message)
+    for place, token in enumerate(values):
+        if not is_integer(token):
+            message = f"a prompt has {token!r} at {place}, want integers"
+            raise InputTypeError(message)
+    return tuple(map(int, values))
 
 
 class Stage(Enum):
