@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from dataclasses import replace
 
 import cpkv
@@ -52,6 +53,19 @@ def compared(engine, requests):
     }
 
 
+def counted_writes(engine):
+    """Count from now on how layers of a prefill write their rows: directly, or gathered first."""
+    calls, write = Counter(), engine.model._write
+
+    def counted(layer, rows, kv, index):
+        if rows.tensors is not None:
+            calls["direct" if rows.is_direct else "gathered"] += 1
+        write(layer, rows, kv, index)
+
+    engine.model._write = counted
+    return calls
+
+
 class Temperatures:
     """Cold, hot on the device, restored from the host: the same prompts each time."""
 
@@ -60,6 +74,7 @@ class Temperatures:
 
     def __call__(self, engine):
         asked = prompts(self.seed, self.lengths)
+        writes = counted_writes(engine)
         said = {}
         requests = engine.generate(asked, self.new_tokens)
         said["cold"] = [seen_of(request) for request in requests]
@@ -73,6 +88,7 @@ class Temperatures:
             engine.cache.evict(lane, -(-half // engine.cp_size))
         requests = engine.generate(asked, self.new_tokens)
         said["partly restored"] = [seen_of(request) for request in requests]
+        said["writes"] = dict(writes)
         said["digest"] = engine.cache.digest()
         engine.cache.check_integrity()
         said["collectives"] = dict(engine.exchange.calls)

@@ -29,15 +29,31 @@ CHUNKS = [100, 256, 70, 300]
 """None divides the long prompts."""
 
 
-@pytest.mark.parametrize(
-    ("cp_size", "split", "page_size", "lengths", "chunk_tokens"),
-    [
-        (*sizes, BATCHES[place % 4], CHUNKS[(place + place // 4) % 4])
-        for place, sizes in enumerate(product([1, 2, 4], ["zigzag", "interleave"], [16, 64]))
-    ]
-    + [(2, "zigzag", 1, [1, 37], 30)],
-)
-def test_cold_hot_and_restored_are_the_same(cp_size, split, page_size, lengths, chunk_tokens):
+DIRECT, GATHERED, BOTH = {"direct"}, {"gathered"}, {"direct", "gathered"}
+WAYS = [DIRECT] * 4 + [BOTH] + [GATHERED] * 7
+"""How prefills write their rows."""
+CASES = [
+    (*sizes, BATCHES[place % 4], CHUNKS[(place + place // 4) % 4], WAYS[place])
+    for place, sizes in enumerate(product([1, 2, 4], ["zigzag", "interleave"], [16, 64]))
+]
+CASES += [
+    (2, "zigzag", 1, [1, 37], 30, BOTH),
+    # All chunks but the last have a page for each segment, and each begins in a page that the one before has begun.
+    (4, "zigzag", 16, [300], 140, BOTH),
+    (2, "zigzag", 64, [430], 205, BOTH),
+    (4, "zigzag", 64, [480], 460, BOTH),
+]
+
+
+def test_every_size_has_rows_that_are_written_directly_and_rows_that_are_gathered():
+    ways = {}
+    for cp_size, _, page_size, _, _, these in CASES:
+        ways[cp_size, page_size] = ways.get((cp_size, page_size), set()) | these
+    assert {sizes: these for sizes, these in ways.items() if sizes[0] > 1 and these != BOTH} == {}
+
+
+@pytest.mark.parametrize(("cp_size", "split", "page_size", "lengths", "chunk_tokens", "ways"), CASES)
+def test_cold_hot_and_restored_are_the_same(cp_size, split, page_size, lengths, chunk_tokens, ways):
     wanted = expected(lengths, page_size=page_size, chunk_tokens=10_000)
     ranks = run_ranks(
         Temperatures(lengths),
@@ -50,6 +66,7 @@ def test_cold_hot_and_restored_are_the_same(cp_size, split, page_size, lengths, 
         assert said["bytes"]["wrong"] == []
         assert said["digest"] == ranks[0]["digest"]
         assert said["all_layer"] == 0
+        assert set(said["writes"]) == ways
     assert sum(said["hooked"] for said in ranks) >= 1
     whole = sum((length + NEW_TOKENS - 1) // page_size for length in lengths)
     for tier in ("device_pages", "host_pages"):
