@@ -35,8 +35,13 @@ def seen_of(request):
 
 
 def evict_all(engine):
+    evict(engine, engine.config.device_pages)
+
+
+def evict(engine, count):
+    """Evict so many pages of each lane."""
     for lane in range(engine.cp_size):
-        engine.cache.evict(lane, engine.config.device_pages)
+        engine.paging.scribble(engine.cache.evict(lane, count))
 
 
 def compared(engine, requests):
@@ -84,8 +89,7 @@ class Temperatures:
         requests = engine.generate(asked, self.new_tokens)
         said["restored"] = [seen_of(request) for request in requests]
         half = engine.cache.stats().device_cached_pages // 2
-        for lane in range(engine.cp_size):
-            engine.cache.evict(lane, -(-half // engine.cp_size))
+        evict(engine, -(-half // engine.cp_size))
         requests = engine.generate(asked, self.new_tokens)
         said["partly restored"] = [seen_of(request) for request in requests]
         said["writes"] = dict(writes)

@@ -292,7 +292,7 @@ class Engine:
             pages = self.paging.allocated(lanes)
             request.host_hit_tokens += len(pages) * self.config.page_size
             restored = self.cache.restore(lease, pages)
-            self.cache.free(restored.duplicates)
+            self.paging.give_back(restored.duplicates)
             restores += restored.operations
         request.lease = lease
         request.pages = lease.page_ids().tolist()
@@ -403,7 +403,7 @@ class Engine:
         inserted = self.cache.insert(request.tokens[:tokens], self._new_pages(request, tokens), lease, transaction)
         # Another request has inserted some of them meanwhile: it goes over to those.
         request.pages[: lease.pages] = lease.page_ids().tolist()
-        self.cache.free(inserted.duplicates)
+        self.paging.give_back(inserted.duplicates)
 
     # --- Decode ---
 
@@ -566,7 +566,7 @@ class Engine:
         self._give_up(request)
         lease, request.lease = request.lease, None
         held = lease.device_pages if lease is not None else 0
-        self.cache.free(request.pages[held:])
+        self.paging.give_back(request.pages[held:])
         request.pages, request.computed = [], 0
         if lease is not None:
             # cpkv: what was inserted stays, and can be evicted.

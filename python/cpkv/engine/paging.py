@@ -1,12 +1,13 @@
 """Where the pages of requests come from: lanes, room, and the split that decides both."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cpkv._core import CacheManager
 from cpkv.cp import CpSplit, interleave_split, page_owners, zigzag_split
 from cpkv.engine.config import EngineConfig
 from cpkv.engine.pools import Pools
 from cpkv.engine.request import Request, Stage
+from cpkv.types import Int64s
 
 
 class Paging:
@@ -77,9 +78,18 @@ class Paging:
         if pages is None:
             message = f"there are no pages in lanes {list(lanes)} after room was made for them"
             raise RuntimeError(message)
-        # What was there before is nobody's any more.
-        self.pools.scribble([page // self.cp_size for page in pages if page % self.cp_size == self.rank])
+        # Some of them were evicted for this, and nobody has said which.
+        self.scribble(pages)
         return list(pages)
+
+    def give_back(self, pages: Int64s) -> None:
+        """Free pages that no insertion has taken. What is in them is nobody's any more, from this moment on."""
+        # A page that a copy still reads is not among those that are free now.
+        self.scribble(self.cache.free(pages))
+
+    def scribble(self, pages: Iterable[int]) -> None:
+        """Overwrite free pages, those of them that are in this rank's lane."""
+        self.pools.scribble([page // self.cp_size for page in pages if page % self.cp_size == self.rank])
 
     def split(self, requests: Sequence[Request], chunks: Sequence[int]) -> CpSplit:
         """Share the next chunks of requests between the ranks."""

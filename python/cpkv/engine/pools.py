@@ -108,6 +108,8 @@ class Pools:
 
     def scribble(self, pages: list[int]) -> None:
         """Overwrite pages whose bytes nobody may use any more."""
+        if not pages:
+            return
         for tensors in self.tensors.values():
             for tensor in tensors:
                 tensor[pages] = SCRIBBLE
