@@ -79,6 +79,7 @@ def test_everyone_gets_a_turn_and_nothing_is_left():
                 for one in requests:
                     held = len(one.pages) * config.page_size
                     assert held >= one.computed
+                    assert len(one.pages) <= -(-(len(one.tokens) + config.draft_tokens) // config.page_size)
                     assert len(set(one.pages)) == len(one.pages)
                 if steps == 5:
                     for victim in victims:
@@ -93,3 +94,26 @@ def test_everyone_gets_a_turn_and_nothing_is_left():
             stats = engine.cache.stats()
             assert stats.device_free_pages == stats.device_capacity_pages, f"seed {seed}"
     assert retracted > 0, "none of the loads was too much"
+
+
+def test_no_more_room_is_taken_for_drafts_than_they_need():
+    """16 requests of 54 tokens in pages of 64: with the draft's 6 each stays in its page, and the hot prefix stays."""
+    hot, running = 15, 16
+    config = EngineConfig(
+        model=TINY,
+        page_size=64,
+        device_pages=hot + running + 1,
+        host_slots=0,
+        chunk_tokens=2_000,
+        draft_tokens=6,
+        max_requests=running,
+    )
+    draw = random.Random(0)
+    (prefix, *others) = [[draw.randrange(8) for _ in range(length)] for length in [64 * hot] + [54] * running]
+    with Engine(config) as engine:
+        engine.model = Guessing(engine.model, 0)
+        (first,) = engine.generate([prefix], 1)
+        assert engine.cache.match(first.tokens).device_pages == hot
+        engine.generate(others, 4)
+        assert engine.cache.stats().device_evicted_pages == 0
+        assert engine.cache.match(first.tokens).device_pages == hot
