@@ -2,7 +2,7 @@
 
 Every rank runs the same scheduler over the same requests and comes to the same decisions, since the cache is
 alike on all of them; only the model sends anything. The places where an engine calls cpkv are marked with
-`# cpkv:`, here and in `paging.py`. `docs/engine-authors.md` walks through them.
+`# cpkv:`, here, in `paging.py` and in `forward.py`. `docs/engine-authors.md` walks through them.
 """
 
 from collections.abc import Callable, Iterable, Sequence

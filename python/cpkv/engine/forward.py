@@ -155,6 +155,7 @@ class Model:
         locations = self.locations(rows.pages, requests, positions)
         size, ranks = self.config.page_size, self.exchange.cp_size
         if rows.tensors is not None and rows.is_direct:
+            # cpkv: the gate, which refuses rows that are not this rank's to write.
             writes = direct_writes(rows.tensors.view, locations.cpu().numpy())
             local = torch.from_numpy(writes.local_locations).to(kv.device)
         else:
