@@ -99,19 +99,22 @@ def test_the_death_of_a_rank_at_any_moment_is_an_error_that_names_it(tmp_path, d
     victim = drawn.randrange(RANKS)
     ranks = processes(tmp_path, death, steps=1_000_000)
     try:
+        # All of them have joined; who has not waits for the others to come.
+        first = [rank.stdout.readline() for rank in ranks]
         # At a step that is drawn, and then anywhere within this one or those behind it: in the middle of a copy,
         # of a report, of an entry that is being written or read.
-        lines = [ranks[victim].stdout.readline() for _ in range(drawn.randrange(1, 60))]
-        assert all(lines)
+        lines = [ranks[victim].stdout.readline() for _ in range(drawn.randrange(60))]
+        assert all(first + lines)
         time.sleep(drawn.random() * LONGEST_DELAY_S)
         ranks[victim].send_signal(signal.SIGKILL)
         ranks[victim].wait(10)
         # Its reader is in front of what it has handed out.
-        last_words = "".join(lines) + ranks[victim].stdout.read()
+        last_words = first[victim] + "".join(lines) + ranks[victim].stdout.read()
         outputs = [last_words.splitlines()]
         for index, rank in enumerate(ranks):
             if index != victim:
-                outputs.append(rank.communicate(timeout=20)[0].splitlines())
+                outputs.append((first[index] + rank.stdout.read()).splitlines())
+                rank.wait(20)
                 assert outputs[-1].pop() == f"RankError: the process of rank {victim} has died"
                 assert rank.returncode == 3
         # All of them have agreed up to the last step that each has done.
