@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from dataclasses import replace
 
+import torch.distributed as dist
+
 import cpkv
 import cpkv.engine.engine
 from cpkv.cp.last_token_tensors import LastTokenTensors
@@ -106,18 +108,24 @@ def config(**changes):
 
 
 class CountedCollectives:
-    """Count what goes through torch.distributed, and what the model says that it has sent."""
+    """Count what goes through process groups from before the engine is made, and what the model says of that."""
+
+    def options(self, _):
+        self.calls = count_collectives()
+        return {}
 
     def __call__(self, engine):
-        calls = count_collectives()
         engine.generate(prompts(1, [70, 40]), 6)
         evict_all(engine)
         engine.generate(prompts(1, [70, 40]), 6)
-        return {
-            "all": calls.total(),
+        said = {
+            "all": self.calls.total(),
             "model": engine.exchange.calls.total(),
             "restored": engine.cache.stats().restored_pages,
         }
+        dist.barrier()
+        dist.group.WORLD.barrier().wait()
+        return said | {"with two more": self.calls.total()}
 
 
 class DirectAnyway:

@@ -30,6 +30,7 @@ def test_the_cache_makes_no_collective():
         assert said["model"] > 20
         assert said["restored"] > 0
         assert said["all"] == said["model"], "whatever was sent, the model has sent"
+        assert said["with two more"] == said["all"] + 2, "nothing goes past the count"
 
 
 def test_what_is_not_page_aligned_is_not_written_directly():

@@ -11,11 +11,14 @@ from torch import Tensor
 from cpkv.cp.tensors import all_gather_over
 from cpkv.errors import CpkvError
 
-_COLLECTIVES: Final = ("all_", "barrier", "broadcast", "gather", "irecv", "isend", "recv", "reduce", "scatter", "send")
+_COLLECTIVES: Final = ("all", "barrier", "broadcast", "gather", "monitored", "recv", "reduce", "scatter", "send")
 
 
 def count_collectives() -> Counter[str]:
-    """Count everything that this process sends through `torch.distributed` from now on, whoever calls it."""
+    """Count everything that this process sends through process groups from now on, whoever calls it.
+
+    `torch.distributed` calls methods of the group, and so may anybody.
+    """
     calls: Counter[str] = Counter()
 
     def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,10 +28,9 @@ def count_collectives() -> Counter[str]:
 
         return count
 
-    for name in dir(dist):
-        call = getattr(dist, name)
-        if name.startswith(_COLLECTIVES) and callable(call):
-            setattr(dist, name, counted(name, call))
+    for name in dir(dist.ProcessGroup):
+        if name.lstrip("_").startswith(_COLLECTIVES) and not name.startswith("__"):
+            setattr(dist.ProcessGroup, name, counted(name, getattr(dist.ProcessGroup, name)))
     return calls
 
 
