@@ -46,9 +46,9 @@ def evict(engine, count):
         engine.paging.scribble(engine.cache.evict(lane, count))
 
 
-def compared(engine, requests):
+def compared(engine, requests, oracle=None):
     """Bytes of all that is visible, on the device and then on the host only."""
-    oracle = Oracle(engine.config)
+    oracle = oracle or Oracle(engine.config)
     sequences = [request.tokens for request in requests]
     on_device = oracle.compare(engine, sequences)
     evict_all(engine)
@@ -58,6 +58,12 @@ def compared(engine, requests):
         "host_pages": on_host.host_pages,
         "wrong": [*on_device.wrong, *on_host.wrong],
     }
+
+
+def compared_on_device(engine, requests, oracle):
+    """Bytes of what is visible on the device, and nothing is evicted."""
+    said = oracle.compare(engine, [request.tokens for request in requests])
+    return {"device_pages": said.device_pages, "wrong": list(said.wrong)}
 
 
 def counted_writes(engine):
@@ -81,19 +87,21 @@ class Temperatures:
 
     def __call__(self, engine):
         asked = prompts(self.seed, self.lengths)
-        writes = counted_writes(engine)
+        writes, oracle = counted_writes(engine), Oracle(engine.config)
         said = {}
         requests = engine.generate(asked, self.new_tokens)
         said["cold"] = [seen_of(request) for request in requests]
         requests = engine.generate(asked, self.new_tokens)
         said["hot"] = [seen_of(request) for request in requests]
-        said["bytes"] = compared(engine, requests)
+        said["bytes"] = compared(engine, requests, oracle)
         requests = engine.generate(asked, self.new_tokens)
         said["restored"] = [seen_of(request) for request in requests]
+        said["restored bytes"] = compared_on_device(engine, requests, oracle)
         half = engine.cache.stats().device_cached_pages // 2
         evict(engine, -(-half // engine.cp_size))
         requests = engine.generate(asked, self.new_tokens)
         said["partly restored"] = [seen_of(request) for request in requests]
+        said["bytes in the end"] = compared(engine, requests, oracle)
         said["writes"] = dict(writes)
         said["digest"] = engine.cache.digest()
         engine.cache.check_integrity()
@@ -126,6 +134,16 @@ class CountedCollectives:
         dist.barrier()
         dist.group.WORLD.barrier().wait()
         return said | {"with two more": self.calls.total()}
+
+
+class Generated:
+    """Nothing but answers."""
+
+    def __init__(self, lengths, new_tokens):
+        self.lengths, self.new_tokens = lengths, new_tokens
+
+    def __call__(self, engine):
+        return [seen_of(request) for request in engine.generate(prompts(1, self.lengths), self.new_tokens)]
 
 
 class DirectAnyway:

@@ -63,14 +63,16 @@ def test_cold_hot_and_restored_are_the_same(cp_size, split, page_size, lengths, 
     for said in ranks:
         for temperature in ("cold", "hot", "restored", "partly restored"):
             same(said[temperature], wanted)
-        assert said["bytes"]["wrong"] == []
+        for moment in ("bytes", "restored bytes", "bytes in the end"):
+            assert said[moment]["wrong"] == [], moment
         assert said["digest"] == ranks[0]["digest"]
         assert said["all_layer"] == 0
         assert set(said["writes"]) == ways
     assert sum(said["hooked"] for said in ranks) >= 1
     whole = sum((length + NEW_TOKENS - 1) // page_size for length in lengths)
-    for tier in ("device_pages", "host_pages"):
-        assert sum(said["bytes"][tier] for said in ranks) == whole
+    for moment, tier in product(("bytes", "bytes in the end"), ("device_pages", "host_pages")):
+        assert sum(said[moment][tier] for said in ranks) == whole, moment
+    assert sum(said["restored bytes"]["device_pages"] for said in ranks) == whole
     hits = [seen["device_hit"] for seen in ranks[0]["hot"]]
     assert hits == [(length - 1) // page_size * page_size for length in lengths]
     assert [seen["host_hit"] for seen in ranks[0]["restored"]] == hits

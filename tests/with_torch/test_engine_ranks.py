@@ -14,6 +14,7 @@ from engine_work import (
     Crowded,
     DirectAnyway,
     Drafts,
+    Generated,
     Killed,
     Temperatures,
     WrongRank,
@@ -36,6 +37,15 @@ def test_the_cache_makes_no_collective():
 def test_what_is_not_page_aligned_is_not_written_directly():
     with pytest.raises(cpkv.CpkvError, match="rank 0: DirectWriteError: request 0 is not page-aligned"):
         run_ranks(DirectAnyway(), config(), 2)
+
+
+@pytest.mark.parametrize("gathers_all", [False, True])
+def test_both_forms_of_hidden_states_give_the_same_logits_on_all_ranks(gathers_all):
+    with Engine(config(host_slots=0, is_cached=False)) as engine:
+        wanted = [seen_of(request) for request in engine.generate(prompts(1, [40, 75]), 3)]
+    for said in run_ranks(Generated([40, 75], 3), config(gathers_all_hidden=gathers_all), 2):
+        for seen, want in zip(said, wanted, strict=True):
+            assert (seen["tokens"], seen["logits"]) == (want["tokens"], want["logits"])
 
 
 def test_the_last_token_of_another_rank_is_another_one():
@@ -73,7 +83,15 @@ def test_a_rank_that_dies_in_a_forward_is_named_and_leaves_nothing(tmp_path, vic
     # The same group can begin again at once, in the same place.
     with Ranks(Temperatures([40], new_tokens=3), config(), 3, folder=tmp_path) as ranks:
         again = ranks.results()
-    assert {said["digest"] for said in again} == {again[0]["digest"]}
+    with Engine(config(host_slots=0, is_cached=False)) as engine:
+        (wanted,) = [seen_of(request) for request in engine.generate(prompts(1, [40]), 3)]
+    for said in again:
+        for temperature in ("cold", "hot", "restored", "partly restored"):
+            (seen,) = said[temperature]
+            assert (seen["tokens"], seen["logits"]) == (wanted["tokens"], wanted["logits"]), temperature
+        assert said["bytes"]["wrong"] == said["bytes in the end"]["wrong"] == []
+        assert said["digest"] == again[0]["digest"]
+    assert sum(said["bytes"]["host_pages"] for said in again) == 2
 
 
 def test_a_rank_that_stands_still_in_a_forward_is_named(tmp_path):
