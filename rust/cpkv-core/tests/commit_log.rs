@@ -261,9 +261,9 @@ fn a_rank_that_stops_is_silent_and_not_dead() {
     group.signal(1, Signal::STOP);
     let results = group.results(Some(1));
     assert!(results[0].starts_with("Silent { rank: 1"), "{results:?}");
-    // The others wait for rank 0, which waits for rank 1 and leaves.
+    // The others wait for rank 0, which waits for rank 1 and leaves. They may see that before their patience ends.
     for result in &results[1..] {
-        assert!(result.starts_with("Silent { rank: 0") || result == "Left { rank: 0 }", "{results:?}");
+        assert!(result.starts_with("Silent { rank: 1") || result == "Left { rank: 0 }", "{results:?}");
     }
     assert!(group.files().is_empty(), "rank 0 removes the files of all");
 }
