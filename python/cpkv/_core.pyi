@@ -228,6 +228,25 @@ class CacheManager:
             LeaseError: The hit comes from another cache.
             InputError: The priority is out of range.
         """
+    def pin(self, hit: Hit, *, priority: int = 0) -> Lease:
+        """Hold what `hit` found, as `lock` does, without using it.
+
+        For who has not decided yet and may ask again and again: counts as no use, neither of the
+        prefix nor in `Stats`, and makes it as recent as a use would. What is inserted with the lease is
+        worth `priority`; what it found is not.
+
+        Raises:
+            LeaseError: The hit comes from another cache.
+            InputError: The priority is out of range.
+        """
+    def pages_of(self, hit: Hit) -> PageIds:
+        """Return the device pages of what is left of `hit`, shape `(hit.device_pages,)` or less.
+
+        Nothing holds them: they may be evicted by the next call that does anything.
+
+        Raises:
+            LeaseError: The hit comes from another cache.
+        """
     def allocate(
         self, count: int | None = None, first_lane: int | None = None, *, lanes: Int64s | None = None
     ) -> PageIds | None:

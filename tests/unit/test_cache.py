@@ -263,6 +263,36 @@ def test_a_lock_holds_what_is_left_of_a_hit():
         assert lease.pages == 0
 
 
+def test_a_pin_holds_and_is_no_use():
+    cache = make_cache()
+    serve(cache, TOKENS)
+    hit = cache.match(TOKENS)
+    with cache.pin(hit, priority=3) as lease:
+        assert (lease.pages, lease.page_ids().tolist()) == (3, [0, 1, 2])
+        assert cache.evict(0, 3).tolist() == []
+    assert (cache.stats().leases, cache.stats().device_hit_pages) == (2, 0), "serve took the first"
+    with cache.lock(hit):
+        assert cache.stats().device_hit_pages == 3
+
+
+def test_pages_of_a_hit_are_those_that_are_left():
+    cache = make_cache()
+    serve(cache, TOKENS)
+    hit = cache.match(TOKENS, limit=8)
+    assert cache.pages_of(hit).tolist() == [0, 1]
+    cache.evict(0, 2)
+    assert cache.pages_of(hit).tolist() == [0]
+    assert cache.pages_of(cache.match([])).tolist() == []
+    other = make_cache()
+    for call in (other.pin, other.pages_of):
+        with pytest.raises(cpkv.LeaseError, match="another cache"):
+            call(hit)
+    with pytest.raises(cpkv.InputTypeError, match="hit"):
+        cache.pages_of(None)
+    with pytest.raises(cpkv.InputError, match="priority"):
+        cache.pin(hit, priority=2**31)
+
+
 def test_a_hit_does_not_hold_on_to_its_tokens():
     cache = make_cache()
     tokens = np.array(TOKENS)

@@ -32,8 +32,10 @@ enum Operation {
         limit: Option<usize>,
         priority: i32,
     },
-    /// The oldest unlocked match is locked, whatever has happened since.
-    Lock,
+    /// The oldest unlocked match is locked, or only pinned, whatever has happened since.
+    Lock {
+        is_use: bool,
+    },
     /// A request takes its pages, restoring or recomputing the host part, and inserts the first
     /// part of its prompt (the rest later, in chunks).
     Insert {
@@ -81,7 +83,7 @@ fn operations() -> impl Strategy<Value = Operation> {
     prop_oneof![
         4 => (prompts(), prop::option::of(0usize..20), -1i32..2)
             .prop_map(|(prompt, limit, priority)| Operation::Match { prompt, limit, priority }),
-        4 => Just(Operation::Lock),
+        4 => prop::bool::weighted(0.8).prop_map(|is_use| Operation::Lock { is_use }),
         4 => (index(), any::<bool>(), index())
             .prop_map(|(request, restore, part)| Operation::Insert { request, restore, part }),
         1 => index().prop_map(|request| Operation::Restore { request }),
@@ -184,7 +186,7 @@ impl Pair {
                 let hit = self.compare_match(&prompt, limit);
                 self.waiting.push(Waiting { prompt, priority, hit, digest: self.cache.digest() });
             }
-            Operation::Lock => self.lock_oldest(),
+            Operation::Lock { is_use } => self.lock_oldest(is_use),
             Operation::Insert { request, restore, part } => {
                 if !self.running.is_empty() {
                     self.insert(request.index(self.running.len()), restore, part);
@@ -228,18 +230,20 @@ impl Pair {
         hit
     }
 
-    fn lock_oldest(&mut self) {
+    fn lock_oldest(&mut self, is_use: bool) {
         if self.waiting.is_empty() {
             return;
         }
         let Waiting { prompt, priority, hit, digest } = self.waiting.remove(0);
         let is_unchanged = self.cache.digest() == digest;
-        let lease = self.cache.lock(&hit, priority);
+        let left = self.cache.pages_of(&hit);
+        let lease = if is_use { self.cache.lock(&hit, priority) } else { self.cache.pin(&hit, priority) };
+        assert_eq!(left, self.cache.leased_pages(&lease, Pages::ZERO), "nothing has happened in between");
         let path = self.oracle.find(prompt.namespace, &prompt.tokens, lease.pages().index());
         assert_eq!(lease.pages().index(), path.len(), "what is held is there");
         assert!(lease.pages() <= hit.pages());
         assert!(lease.pages() == hit.pages() || !is_unchanged, "all of it, if nothing has happened since");
-        let expected = self.oracle.lock(prompt.namespace, path, priority);
+        let expected = self.oracle.lock(prompt.namespace, path, priority, is_use);
         assert_eq!(lease.device_pages().index(), expected.device_pages);
         self.running.push(Running { prompt, lease, expected, duplicates: Vec::new() });
     }

@@ -82,6 +82,34 @@ fn placed<T: Send>(
     result?.map_err(|error| errors::from_core(py, &error))
 }
 
+/// A hit of this very cache.
+fn own_hit<'py>(cache: &Bound<'py, CacheManager>, hit: Argument<'py, Bound<'py, Hit>>) -> PyResult<Bound<'py, Hit>> {
+    let py = cache.py();
+    let hit = hit.read(py, "hit", "a Hit, which match returns")?;
+    if !hit.get().cache.is(cache) {
+        return Err(errors::lease(py, &format!("the hit of {} pages comes from another cache", hit.get().pages())));
+    }
+    Ok(hit)
+}
+
+/// Takes a lease of what a hit found.
+fn leased<'py>(
+    cache: &Bound<'py, CacheManager>,
+    hit: Argument<'py, Bound<'py, Hit>>,
+    priority: Whole<'py>,
+    take: impl FnOnce(&mut cpkv_core::CacheManager, &cpkv_core::Hit, i32) -> cpkv_core::Lease + Send,
+) -> PyResult<Lease> {
+    let py = cache.py();
+    let hit = own_hit(cache, hit)?;
+    let hit = hit.get();
+    let priority = priority.priority(py, "priority")?;
+    let (lease, number) = cache.get().core.call(py, false, |core| {
+        // With the core locked: numbered in the order in which they are taken.
+        (take(core, &hit.found, priority), core.leases_taken())
+    })?;
+    Ok(Lease::new(cache.clone().unbind(), hit.page_tokens, lease, number))
+}
+
 #[pymethods]
 impl CacheManager {
     #[new]
@@ -199,19 +227,21 @@ impl CacheManager {
 
     #[pyo3(signature = (hit, *, priority = Argument::Read(0)), text_signature = "($self, hit, *, priority=0)")]
     fn lock(slf: &Bound<'_, Self>, hit: Argument<'_, Bound<'_, Hit>>, priority: Whole<'_>) -> PyResult<Lease> {
+        leased(slf, hit, priority, cpkv_core::CacheManager::lock)
+    }
+
+    #[pyo3(signature = (hit, *, priority = Argument::Read(0)), text_signature = "($self, hit, *, priority=0)")]
+    fn pin(slf: &Bound<'_, Self>, hit: Argument<'_, Bound<'_, Hit>>, priority: Whole<'_>) -> PyResult<Lease> {
+        leased(slf, hit, priority, cpkv_core::CacheManager::pin)
+    }
+
+    #[pyo3(text_signature = "($self, hit)")]
+    fn pages_of(slf: &Bound<'_, Self>, hit: Argument<'_, Bound<'_, Hit>>) -> PyResult<PageIds> {
         let py = slf.py();
-        let hit = hit.read(py, "hit", "a Hit, which match returns")?;
+        let hit = own_hit(slf, hit)?;
         let hit = hit.get();
-        let priority = priority.priority(py, "priority")?;
-        if !hit.cache.is(slf) {
-            return Err(errors::lease(py, &format!("the hit of {} pages comes from another cache", hit.pages())));
-        }
-        let cache = slf.get();
-        let (lease, number) = cache.core.call(py, false, |core| {
-            // With the core locked: numbered in the order in which they are taken.
-            (core.lock(&hit.found, priority), core.leases_taken())
-        })?;
-        Ok(Lease::new(slf.clone().unbind(), hit.page_tokens, lease, number))
+        let pages = slf.get().core.call(py, false, |core| core.pages_of(&hit.found))?;
+        Ok(page_ids(&pages))
     }
 
     #[pyo3(signature = (count = None, first_lane = None, *, lanes = None))]

@@ -51,30 +51,32 @@ impl CacheManager {
     /// Counts as one use of the prefix, which from now on is worth at least `priority`.
     pub fn lock(&mut self, hit: &Hit, priority: i32) -> Lease {
         let node = self.end_of(hit);
-        self.clock += 1;
-        let (lease, lacks_copies) = self.lock_path(node, priority);
+        let (lease, lacks_copies) = self.lock_path(node, priority, true);
         if lacks_copies {
             self.back_up_used(node);
         }
         lease
     }
 
+    /// As [`lock`](Self::lock), and no use of the prefix: for who has not decided yet, and may ask again
+    /// and again. It becomes as recent as if it had been used; nothing else changes.
+    pub fn pin(&mut self, hit: &Hit, priority: i32) -> Lease {
+        let node = self.end_of(hit);
+        self.lock_path(node, priority, false).0
+    }
+
+    /// The device pages of what is left of `hit`, as long as nothing else is done with the cache.
+    #[must_use]
+    pub fn pages_of(&self, hit: &Hit) -> Vec<PageId> {
+        let Some(deepest) = self.deepest_of(hit) else { return Vec::new() };
+        let nodes = self.nodes_from(deepest, Pages::ZERO);
+        let rows = nodes.into_iter().flat_map(|node| self.tree.rows(node));
+        rows.take(hit.pages.index()).map_while(|row| row.device).collect()
+    }
+
     /// The node that ends where what is left of `hit` does, split off if need be.
-    ///
-    /// A node's index means the same prefix as long as its generation is the same, whatever is
-    /// split off in front of it or cut off behind. So the deepest one that is left tells.
     fn end_of(&mut self, hit: &Hit) -> NodeIndex {
-        let left = hit.path.iter().rev().find(|&&node| self.tree.arena.resolve(node).is_some());
-        let mut deepest = left.map(|node| node.index);
-        if let (true, Some(left)) = (self.tree.has_out_of_reach(), deepest) {
-            let is_lost = |node: &NodeIndex| self.tree.arena[*node].is_flushed || self.tree.arena[*node].is_cut_off;
-            // Behind what is left of it; nothing, if the whole namespace was flushed.
-            if let Some(lost) = self.path_up(left).filter(is_lost).last() {
-                deepest = self.tree.arena[lost].parent;
-            }
-        }
-        let deepest = deepest.filter(|&deepest| !self.tree.arena[deepest].is_root());
-        let Some(deepest) = deepest else { return self.tree.ensure_root(&hit.namespace) };
+        let Some(deepest) = self.deepest_of(hit) else { return self.tree.ensure_root(&hit.namespace) };
         let end = self.tree.arena[deepest].end.min(hit.pages);
         // The part that the hit ends in may have been split off in front.
         let mut path = self.path_up(deepest);
@@ -84,8 +86,26 @@ impl CacheManager {
         if pages < self.tree.arena[node].len() { self.tree.split(node, pages) } else { node }
     }
 
+    /// The deepest node that is left of `hit`, which may go beyond it; `None` if nothing is.
+    ///
+    /// A node's index means the same prefix as long as its generation is the same, whatever is
+    /// split off in front of it or cut off behind. So the deepest one that is left tells.
+    fn deepest_of(&self, hit: &Hit) -> Option<NodeIndex> {
+        let left = hit.path.iter().rev().find(|&&node| self.tree.arena.resolve(node).is_some());
+        let mut deepest = left.map(|node| node.index);
+        if let (true, Some(left)) = (self.tree.has_out_of_reach(), deepest) {
+            let is_lost = |node: &NodeIndex| self.tree.arena[*node].is_flushed || self.tree.arena[*node].is_cut_off;
+            // Behind what is left of it; nothing, if the whole namespace was flushed.
+            if let Some(lost) = self.path_up(left).filter(is_lost).last() {
+                deepest = self.tree.arena[lost].parent;
+            }
+        }
+        deepest.filter(|&deepest| !self.tree.arena[deepest].is_root())
+    }
+
     /// The lease, and whether some of its device pages have neither a host copy nor a backup.
-    fn lock_path(&mut self, deepest: NodeIndex, priority: i32) -> (Lease, bool) {
+    fn lock_path(&mut self, deepest: NodeIndex, priority: i32, is_use: bool) -> (Lease, bool) {
+        self.clock += 1;
         self.hold(deepest);
         let (mut device_pages, mut lacks_copies) = (Pages::ZERO, false);
         let mut next = Some(deepest);
@@ -93,8 +113,10 @@ impl CacheManager {
             let node = &mut self.tree.arena[index];
             let usage = &mut node.state.usage;
             usage.last_access = self.clock;
-            usage.hits = usage.hits.saturating_add(1);
-            usage.priority = usage.priority.max(priority);
+            if is_use {
+                usage.hits = usage.hits.saturating_add(1);
+                usage.priority = usage.priority.max(priority);
+            }
             let Tiers { device, host } = node.state.tiers;
             if device {
                 device_pages = device_pages.max(node.end);
@@ -104,8 +126,10 @@ impl CacheManager {
         }
         let pages = self.tree.arena[deepest].end;
         self.counters.leases += 1;
-        self.counters.device_hit_pages += u64::from(device_pages.0);
-        self.counters.host_hit_pages += u64::from((pages - device_pages).0);
+        if is_use {
+            self.counters.device_hit_pages += u64::from(device_pages.0);
+            self.counters.host_hit_pages += u64::from((pages - device_pages).0);
+        }
         (Lease { node: self.tree.arena.reference(deepest), pages, device_pages, priority }, lacks_copies)
     }
 

@@ -103,20 +103,24 @@ impl Oracle {
         path.iter().take_while(|&&page| self.page(page).device.is_some()).count()
     }
 
-    pub(crate) fn lock(&mut self, namespace: usize, path: Vec<usize>, priority: i32) -> Lease {
+    pub(crate) fn lock(&mut self, namespace: usize, path: Vec<usize>, priority: i32, is_use: bool) -> Lease {
         self.clock += 1;
         for &number in &path {
             let clock = self.clock;
             let page = self.page_mut(number);
             page.locks += 1;
-            page.hits += 1;
             page.last_access = clock;
-            page.priority = page.priority.max(priority);
+            if is_use {
+                page.hits += 1;
+                page.priority = page.priority.max(priority);
+            }
         }
         let device_pages = self.device_pages_of(&path);
         self.counters.leases += 1;
-        self.counters.device_hit_pages += device_pages as u64;
-        self.counters.host_hit_pages += (path.len() - device_pages) as u64;
+        if is_use {
+            self.counters.device_hit_pages += device_pages as u64;
+            self.counters.host_hit_pages += (path.len() - device_pages) as u64;
+        }
         Lease { namespace, path, device_pages, priority }
     }
 
