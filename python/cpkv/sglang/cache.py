@@ -1,0 +1,221 @@
+"""What all versions of SGLang share: match, lock, keep, evict, and the figures of its memory check.
+
+SGLang's scheduler makes every call from its one thread. Tokens cross into the core once a call, as arrays; nothing
+here loops over tokens or pages. Rows of `req_to_token` and what the allocator has are tensors of SGLang; pages that
+it gave to a request belong to the request until `_keep` inserts them, and to the cache until `evict` gives them back.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from sglang.srt.mem_cache.base_prefix_cache import (
+    BasePrefixCache,
+    DecLockRefParams,
+    DecLockRefResult,
+    EvictParams,
+    EvictResult,
+    IncLockRefResult,
+    MatchPrefixParams,
+    MatchResult,
+)
+
+from cpkv._core import CacheManager, Hit
+from cpkv.errors import UsageError
+from cpkv.sglang.events import Events
+from cpkv.sglang.keys import namespace_of, namespace_of_key, tokens_of, tokens_of_key
+from cpkv.sglang.pages import Pages, device_of
+from cpkv.sglang.prefix import Prefix
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+CHECK_INTEGRITY: Final = "CPKV_SGLANG_CHECK_INTEGRITY"
+"""Set to 1, the core recounts everything after each change: for tests, and to find who is to blame."""
+
+_logger: Final = logging.getLogger("cpkv.sglang")
+_LANE: Final = 0
+
+
+class PrefixCache(BasePrefixCache):  # type: ignore[misc]
+    """The prefix cache of one scheduler process. `adapters` has what its versions differ in.
+
+    Args:
+        params: What SGLang makes every cache of.
+        manager: Tells which pages hold which prefix; the pool is SGLang's.
+    """
+
+    disable = False
+
+    def __init__(self, params: "CacheInitParams", manager: CacheManager) -> None:
+        self.manager = manager
+        self.req_to_token_pool = params.req_to_token_pool
+        self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
+        self.page_size: int = params.page_size
+        self.is_eagle: bool = params.is_eagle
+        self.device = device_of(params.token_to_kv_pool_allocator)
+        self._pages = Pages(self.page_size, self.device)
+        self._checks_integrity = os.environ.get(CHECK_INTEGRITY) == "1"
+        self._events = Events(params) if params.enable_kv_cache_events else None
+        if params.enable_metrics:
+            self.init_metrics_collector()
+
+    # --- Match and lock ---
+
+    @property
+    def root_node(self) -> Prefix:
+        """A prefix of nothing, in the default namespace."""
+        return self.root_node_handle()
+
+    def root_node_handle(self, extra_key: str | None = None) -> Prefix:
+        """Return a prefix of nothing."""
+        namespace = namespace_of(extra_key)
+        return Prefix(self.manager, self.manager.match((), namespace=namespace), namespace, 0)
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        """Find the longest cached prefix. Changes nothing and holds nothing."""
+        key = params.key
+        namespace = namespace_of_key(key)
+        hit = self.manager.match(tokens_of_key(key), namespace=namespace)
+        priority = params.req.priority or 0 if params.req is not None else 0
+        return self._match_result(hit, Prefix(self.manager, hit, namespace, priority))
+
+    def _match_result(self, hit: Hit, prefix: Prefix) -> MatchResult:
+        raise NotImplementedError
+
+    def touch_prefix(self, key: "RadixKey") -> None:
+        """Make the cached prefix of a waiting request the most recent one."""
+        hit = self.manager.match(tokens_of_key(key), namespace=namespace_of_key(key))
+        if hit.pages:
+            self.manager.pin(hit).release()
+
+    def inc_lock_ref(self, node: Prefix) -> IncLockRefResult:
+        """Hold a prefix once more."""
+        evictable = self.evictable_size()
+        node.lock()
+        return IncLockRefResult(delta=self.evictable_size() - evictable)
+
+    def dec_lock_ref(self, node: Prefix, params: DecLockRefParams | None = None) -> DecLockRefResult:  # noqa: ARG002
+        """Hold a prefix once less."""
+        evictable = self.evictable_size()
+        node.unlock()
+        return DecLockRefResult(delta=self.evictable_size() - evictable)
+
+    def path_device_indices(self, node: Prefix) -> torch.Tensor:
+        """Return the token indices of a prefix, dtype `int64`."""
+        pages = node.lease.page_ids() if node.is_locked else self.manager.pages_of(node.hit)
+        return self._pages.token_indices(pages)
+
+    # --- Keep what was computed ---
+
+    def _keep(self, req: Any, owned: Any, token_ids: Sequence[int], up_to: int) -> int:  # noqa: ANN401 - SGLang's
+        """Insert what a request has computed, and let its row name the cache's pages.
+
+        Pages that the cache had already are given back; whatever is behind the last whole page stays the request's.
+
+        Args:
+            req: The request, whose `last_node` is locked.
+            owned: What has `req_pool_idx` and `cache_protected_len`: the request or a record of it.
+            token_ids: Its tokens.
+            up_to: Tokens that are computed.
+
+        Returns:
+            The tokens that the cache has now.
+        """
+        prefix: Prefix = req.last_node
+        first = owned.cache_protected_len // self.page_size
+        end = max(up_to - self.is_eagle, 0) // self.page_size
+        if end <= first:
+            return int(owned.cache_protected_len)
+        namespace = namespace_of(req.extra_key, getattr(req, "cache_salt", None))
+        if namespace != prefix.namespace:
+            self._move(prefix, namespace)
+        row = self.req_to_token_pool.req_to_token[owned.req_pool_idx]
+        lease = prefix.lease
+        inserted = self.manager.insert(tokens_of(token_ids, up_to), self._pages.of_row(row, first, end), lease)
+        owned.cache_protected_len = end * self.page_size
+        duplicates = inserted.duplicates
+        if len(duplicates):
+            self.req_to_token_pool.write(
+                (owned.req_pool_idx, slice(first * self.page_size, end * self.page_size)),
+                self._pages.token_indices(lease.page_ids(first)),
+            )
+            self._give_back(self._pages.token_indices(duplicates))
+        self._check()
+        return int(owned.cache_protected_len)
+
+    def _move(self, prefix: Prefix, namespace: Any) -> None:  # noqa: ANN401 - a namespace
+        if prefix.lease.pages:
+            message = f"a request of namespace {namespace!r} holds {prefix.lease.pages} pages of {prefix.namespace!r}"
+            raise UsageError(message)
+        prefix.move_to(namespace, self.manager.match((), namespace=namespace))
+
+    def _give_back(self, token_indices: torch.Tensor) -> None:
+        """Whole pages go back to the allocator."""
+        self.token_to_kv_pool_allocator.free_segment(token_indices, start_pos=0)
+
+    # --- Room ---
+
+    def evict(self, params: EvictParams) -> EvictResult:
+        """Give at least so many tokens back to the allocator, as far as nobody holds them."""
+        begun = time.perf_counter()
+        pages = self.manager.evict(_LANE, max(-(-params.num_tokens // self.page_size), 0))
+        tokens = len(pages) * self.page_size
+        if tokens:
+            self._give_back(self._pages.token_indices(pages))
+        self.update_eviction_metrics(tokens, begun)
+        self._check()
+        return EvictResult(num_tokens_evicted=tokens)
+
+    def evictable_size(self) -> int:
+        """Return the tokens that could be evicted now."""
+        return self.manager.evictable_pages(_LANE) * self.page_size
+
+    def protected_size(self) -> int:
+        """Return the tokens that the cache holds and may not evict now."""
+        stats = self.manager.stats()
+        pages = stats.device_cached_pages + stats.device_fenced_pages - stats.device_evictable_pages
+        return pages * self.page_size
+
+    def full_evictable_size(self) -> int:
+        """Return the same: there is one kind of state."""
+        return self.evictable_size()
+
+    def full_protected_size(self) -> int:
+        """Return the same: there is one kind of state."""
+        return self.protected_size()
+
+    def total_size(self) -> int:
+        """Return the tokens on the device that the cache holds."""
+        return self.manager.stats().device_cached_pages * self.page_size
+
+    def reset(self) -> None:
+        """Forget everything. SGLang gives all pages back to its allocator itself.
+
+        Raises:
+            UsageError: A request still holds some; nothing was forgotten.
+        """
+        protected = self.protected_size()
+        if protected:
+            message = f"the cache is flushed while requests hold {protected} tokens of it"
+            raise UsageError(message)
+        self.manager.flush()
+        self._check()
+
+    def _check(self) -> None:
+        if self._checks_integrity:
+            self.manager.check_integrity()
+
+    # --- For routers and people ---
+
+    def take_events(self) -> list[Any]:
+        """Return what has become usable and what has gone, as SGLang's events."""
+        return [] if self._events is None else self._events.of(self.manager.take_events())
+
+    def pretty_print(self) -> None:
+        """Log what the cache holds."""
+        _logger.info("%s", self.manager.stats().as_dict())

@@ -1,0 +1,41 @@
+"""From SGLang's keys and requests to tokens and namespaces of cpkv."""
+
+from array import array
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpkv.types import Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+
+def namespace_of(extra_key: str | None, cache_salt: str | None = None) -> Namespace:
+    """Return what separates requests: SGLang puts adapters and the like into the key, and salts beside it."""
+    if not cache_salt:
+        return extra_key
+    return {"salt": cache_salt} if extra_key is None else {"salt": cache_salt, "key": extra_key}
+
+
+def namespace_of_key(key: "RadixKey") -> Namespace:
+    """Return the namespace of a key. Versions before 0.5.18 have no salt."""
+    return namespace_of(key.extra_key, getattr(key, "cache_salt", None))
+
+
+def tokens_of(token_ids: "Sequence[int]", end: int | None = None) -> NDArray[np.int64]:
+    """Return the first `end` tokens, or all, dtype `int64`, shape `(n,)`.
+
+    An `array('q')`, which SGLang uses, is not copied: it cannot grow as long as the result lives.
+    """
+    if isinstance(token_ids, array) and token_ids.typecode == "q":
+        return np.frombuffer(token_ids, np.int64)[:end] if token_ids else np.empty(0, np.int64)
+    return np.asarray(token_ids[:end], np.int64)
+
+
+def tokens_of_key(key: "RadixKey") -> NDArray[np.int64]:
+    """Return the raw tokens of a key up to its limit, dtype `int64`, shape `(n,)`."""
+    return tokens_of(key.token_ids, key.limit)

@@ -1,0 +1,89 @@
+"""Options of SGLang that cpkv does not go together with, all told at once."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cpkv._core import POLICIES
+from cpkv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+
+
+class Conflict(NamedTuple):
+    """An option that cannot be had, as the user gave it, and what to do."""
+
+    option: str
+    value: object
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.value}: {self.instead}"
+
+
+_SWITCHES: Final = {
+    "disable_radix_cache": "there is no cache to replace; leave one of the two out",
+    "enable_hierarchical_cache": "the host tier is not there yet; leave it out, and cpkv caches on the device",
+    "enable_session_radix_cache": "sessions are kept by SGLang's own tree only; leave it out",
+    "enable_streaming_session": "sessions are kept by SGLang's own tree only; leave it out",
+    "enable_lmcache": "LMCache is a cache of its own; leave one of the two out",
+    "enable_flexkv": "FlexKV is a cache of its own; leave one of the two out",
+    "enable_unified_cache_external_linker": "links SGLang's own tree only; leave it out",
+    "enable_kv_cache_sharding": "SGLang shards the pages of its own tree only; leave it out",
+    "enable_hisparse": "keeps its host pages by SGLang's own tree only; leave it out",
+}
+"""Flags that must not be set. Not every version has all of them."""
+
+_VALUES: Final = {
+    "schedule_policy": ("dfs-weight", "it walks SGLang's own tree; use lpm or fcfs"),
+    "hicache_storage_backend": (None, "there is no third tier; leave it out"),
+    "disaggregation_decode_retraction_backup": ("host_pool", "needs SGLang's own host pool; use cpu_tensor or none"),
+    "dllm_algorithm": (None, "use SGLang's own tree for this model"),
+}
+"""Options that must not have a value; `None` for any."""
+
+
+def check_options(context: "TreeCacheBuildContext") -> None:
+    """Refuse what does not go together.
+
+    Raises:
+        ConfigError: With every option, its value and what to use instead.
+    """
+    conflicts = list(_conflicts(context))
+    if conflicts:
+        lines = "".join(f"\n  {conflict}" for conflict in conflicts)
+        message = f"--radix-cache-backend cpkv does not go together with{lines}"
+        raise ConfigError(message)
+
+
+def _conflicts(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
+    given, params = context.server_args, context.params
+    for switch, instead in _SWITCHES.items():
+        if _of(given, switch):
+            yield Conflict(_flag(switch), "(set)", instead)
+    for option, (refused, instead) in _VALUES.items():
+        value = _of(given, option)
+        if value and refused in {None, value}:
+            yield Conflict(_flag(option), value, instead)
+    for layers, are_there in {
+        "sliding-window": context.is_hybrid_swa,
+        "recurrent (Mamba)": context.is_hybrid_ssm,
+    }.items():
+        if are_there:
+            yield Conflict(f"the model's {layers} layers", "(found)", "use SGLang's own tree for this model")
+    policy = params.eviction_policy
+    if policy.lower() not in POLICIES:
+        yield Conflict("--radix-eviction-policy", policy, f"use one of {', '.join(POLICIES)}")
+    allocator_page = params.token_to_kv_pool_allocator.page_size
+    if allocator_page != params.page_size:
+        instead = f"the allocator's pages have {allocator_page} tokens; leave decode context parallelism out"
+        yield Conflict("--page-size", params.page_size, instead)
+
+
+def _of(given: Any, option: str) -> Any:  # noqa: ANN401 - an option may be anything
+    """The value of an option; `None` in a version that does not have it."""
+    return getattr(given, option, None)
+
+
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")
