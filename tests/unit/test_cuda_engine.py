@@ -239,6 +239,29 @@ def test_every_byte_goes_where_it_belongs(path, kind, segment_pages, direction):
     engine.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "direction", "path", "go_in_turns"),
+    [
+        ("scattered", "to_host", "batch", True),
+        ("scattered", "to_device", "batch", False),
+        ("runs", "to_host", "batch", False),
+        ("scattered", "to_host", "each", False),
+    ],
+)
+def test_rows_of_scattered_pages_go_to_the_host_in_turns(kind, direction, path, go_in_turns):
+    engine = CudaEngine(copy_path=path, driver=FakeDriver())
+    pools = pools_of(4)
+    pages, slots = pairs(kind, 12, pages=40, slots=32, segment_pages=4)
+    plan = engine.plan(pools.device, pools.host, pages, slots, direction)
+    for layer in range(4):
+        rows = plan.rows(layer, layer + 1)
+        sizes, sources = plan.sizes[rows], plan.sources[rows]
+        wanted = (sizes.T, sources.T) if go_in_turns else (sizes, sources)
+        assert plan.arrays.sizes[rows].ravel().tolist() == wanted[0].ravel().tolist()
+        assert plan.arrays.sources[rows].ravel().tolist() == wanted[1].ravel().tolist()
+    engine.close()
+
+
 def test_each_row_of_each_block_is_copied():
     driver = FakeDriver()
     engine = CudaEngine(copy_path="blocks", driver=driver)

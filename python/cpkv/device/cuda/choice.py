@@ -30,6 +30,7 @@ from cpkv.device.cuda.figures import ON_H200, Figures
 from cpkv.device.cuda.kernel import CopyKernel
 from cpkv.device.cuda.machine import machine
 from cpkv.device.cuda.stream import CopyStream
+from cpkv.device.cuda.turns import are_better_in_turns, in_turns
 from cpkv.device.plan import CopyPlan, Direction
 from cpkv.errors import ConfigError
 from cpkv.layout import HostPool, PageLayout
@@ -179,6 +180,9 @@ class Choice:
             except CudaError as error:
                 path = "batch" if "batch" in self.queues else "each"
                 _logger.warning("the copy kernel gets no memory, %s is used: %s", path, error)
+        runs = plan.destinations, plan.sources, plan.sizes
+        if path == "batch" and are_better_in_turns(plan):
+            runs = in_turns(plan, runs[0]), in_turns(plan, runs[1]), in_turns(plan, runs[2])
         return PreparedPlan(
             layout=plan.layout,
             direction=plan.direction,
@@ -190,7 +194,7 @@ class Choice:
             blocks=plan.blocks,
             path=path,
             queue=self.queues[path],
-            arrays=CopyArrays(plan.destinations, plan.sources, plan.sizes),
+            arrays=CopyArrays(*runs),
             lines=BlockArrays(plan.blocks, plan.direction) if plan.blocks is not None else None,
         )
 
