@@ -35,12 +35,16 @@ class LayerHooks:
         tier: What is told.
         layers: The decoder layers in order, as the components of the layout number them.
         model: Whose they are.
+        waits: Whether a layer waits, before it begins, for what is restored of it. Without, whoever reads its
+            pages calls `HostTier.layer_begins`.
 
     Raises:
         ConfigError: The layout has more or fewer layers: the target's would stand for the draft's.
     """
 
-    def __init__(self, tier: HostTier, layers: Iterable[Layer], *, model: Literal["target", "draft"]) -> None:
+    def __init__(
+        self, tier: HostTier, layers: Iterable[Layer], *, model: Literal["target", "draft"], waits: bool = True
+    ) -> None:
         layout = tier.host.layout
         first, wanted = (layout.target_layers, layout.draft_layers) if model == "draft" else (0, layout.target_layers)
         layers = list(layers)
@@ -49,7 +53,8 @@ class LayerHooks:
             raise ConfigError(message)
         self._handles: list[Removable] = []
         for layer, module in enumerate(layers, first):
-            self._handles.append(module.register_forward_pre_hook(_before(tier, layer)))
+            if waits:
+                self._handles.append(module.register_forward_pre_hook(_before(tier, layer)))
             self._handles.append(module.register_forward_hook(_after(tier, layer)))
 
     def remove(self) -> None:

@@ -8,6 +8,7 @@ from sglang.srt.mem_cache.base_prefix_cache import MatchResult
 
 from cpkv._core import CacheManager, Hit
 from cpkv.sglang.cache import PrefixCache
+from cpkv.sglang.host import Host
 from cpkv.sglang.prefix import Prefix
 from cpkv.sglang.versions import Interface
 
@@ -24,6 +25,7 @@ class CheckpointCache(PrefixCache):
             last_device_node=prefix,
             last_host_node=prefix,
             best_match_node=prefix,
+            host_hit_length=hit.host_pages * self.page_size,
         )
 
     def checkpoint(self, req: Any, *, up_to: int) -> None:  # noqa: ANN401 - SGLang's request
@@ -66,8 +68,8 @@ class InsertReqCache(_IndicesCache):
 class CacheReqCache(_IndicesCache):
     """0.5.17 to 0.5.20: the cache itself frees and unlocks what a finished request had."""
 
-    def __init__(self, params: "CacheInitParams", manager: CacheManager) -> None:
-        super().__init__(params, manager)
+    def __init__(self, params: "CacheInitParams", manager: CacheManager, host: Host | None = None) -> None:
+        super().__init__(params, manager, host)
         self._keeps_finished = not params.disable_finished_insert
 
     def cache_finished_req(self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int) -> None:  # noqa: ANN401, FBT001, FBT002 - SGLang's call
@@ -81,7 +83,7 @@ class CacheReqCache(_IndicesCache):
         self.dec_lock_ref(req.last_node)
 
 
-ADAPTERS: Final[Mapping[Interface, Callable[["CacheInitParams", CacheManager], PrefixCache]]] = {
+ADAPTERS: Final[Mapping[Interface, Callable[["CacheInitParams", CacheManager, Host | None], PrefixCache]]] = {
     Interface.CACHE_REQ: CacheReqCache,
     Interface.INSERT_REQ: InsertReqCache,
     Interface.CHECKPOINT: CheckpointCache,

@@ -8,10 +8,13 @@ it gave to a request belong to the request until `_keep` inserts them, and to th
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     DecLockRefParams,
@@ -19,6 +22,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     EvictParams,
     EvictResult,
     IncLockRefResult,
+    InitLoadBackParams,
     MatchPrefixParams,
     MatchResult,
 )
@@ -26,6 +30,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 from cpkv._core import CacheManager, Hit
 from cpkv.errors import UsageError
 from cpkv.sglang.events import Events
+from cpkv.sglang.host import Host, Reservation
 from cpkv.sglang.keys import namespace_of, namespace_of_key, tokens_of, tokens_of_key
 from cpkv.sglang.pages import Pages, device_of
 from cpkv.sglang.prefix import Prefix
@@ -47,18 +52,22 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     Args:
         params: What SGLang makes every cache of.
         manager: Tells which pages hold which prefix; the pool is SGLang's.
+        host: The host tier, if there is one.
     """
 
     disable = False
+    enable_storage = False
 
-    def __init__(self, params: "CacheInitParams", manager: CacheManager) -> None:
+    def __init__(self, params: "CacheInitParams", manager: CacheManager, host: Host | None = None) -> None:
         self.manager = manager
+        self.host = host
         self.req_to_token_pool = params.req_to_token_pool
         self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
         self.page_size: int = params.page_size
         self.is_eagle: bool = params.is_eagle
         self.device = device_of(params.token_to_kv_pool_allocator)
         self._pages = Pages(self.page_size, self.device)
+        self._locked: set[Prefix] = set()
         self._checks_integrity = os.environ.get(CHECK_INTEGRITY) == "1"
         self._events = Events(params) if params.enable_kv_cache_events else None
         if params.enable_metrics:
@@ -74,15 +83,16 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     def root_node_handle(self, extra_key: str | None = None) -> Prefix:
         """Return a prefix of nothing."""
         namespace = namespace_of(extra_key)
-        return Prefix(self.manager, self.manager.match((), namespace=namespace), namespace, 0)
+        return Prefix(self.manager, self.manager.match((), namespace=namespace), namespace)
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """Find the longest cached prefix. Changes nothing and holds nothing."""
         key = params.key
         namespace = namespace_of_key(key)
         hit = self.manager.match(tokens_of_key(key), namespace=namespace)
-        priority = params.req.priority or 0 if params.req is not None else 0
-        return self._match_result(hit, Prefix(self.manager, hit, namespace, priority))
+        request = params.req
+        priority = request.priority or 0 if request is not None else 0
+        return self._match_result(hit, Prefix(self.manager, hit, namespace, priority, request))
 
     def _match_result(self, hit: Hit, prefix: Prefix) -> MatchResult:
         raise NotImplementedError
@@ -97,12 +107,15 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         """Hold a prefix once more."""
         evictable = self.evictable_size()
         node.lock()
+        self._locked.add(node)
         return IncLockRefResult(delta=self.evictable_size() - evictable)
 
     def dec_lock_ref(self, node: Prefix, params: DecLockRefParams | None = None) -> DecLockRefResult:  # noqa: ARG002
         """Hold a prefix once less."""
         evictable = self.evictable_size()
         node.unlock()
+        if not node.is_locked:
+            self._locked.discard(node)
         return DecLockRefResult(delta=self.evictable_size() - evictable)
 
     def path_device_indices(self, node: Prefix) -> torch.Tensor:
@@ -129,14 +142,16 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         prefix: Prefix = req.last_node
         first = owned.cache_protected_len // self.page_size
         end = max(up_to - self.is_eagle, 0) // self.page_size
-        if end <= first:
+        if end <= first or prefix.lease.lost:
             return int(owned.cache_protected_len)
         namespace = namespace_of(req.extra_key, getattr(req, "cache_salt", None))
         if namespace != prefix.namespace:
             self._move(prefix, namespace)
         row = self.req_to_token_pool.req_to_token[owned.req_pool_idx]
         lease = prefix.lease
-        inserted = self.manager.insert(tokens_of(token_ids, up_to), self._pages.of_row(row, first, end), lease)
+        transaction = self.host.take(owned.req_pool_idx) if self.host is not None else None
+        pages = self._pages.of_row(row, first, end)
+        inserted = self.manager.insert(tokens_of(token_ids, up_to), pages, lease, transaction)
         owned.cache_protected_len = end * self.page_size
         duplicates = inserted.duplicates
         if len(duplicates):
@@ -209,6 +224,123 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     def _check(self) -> None:
         if self._checks_integrity:
             self.manager.check_integrity()
+
+    # --- The host tier ---
+
+    def free_kv_row(self, kv: Any, ranges: list[tuple[int, int]]) -> None:  # noqa: ANN401 - SGLang's
+        """Give places of a request's row back, those behind the copies that still read them."""
+        if self.host is None or not self.host.give_up(kv.req_pool_idx):
+            super().free_kv_row(kv, ranges)
+            return
+        row = self.req_to_token_pool.req_to_token[kv.req_pool_idx]
+        for start, end in ranges:
+            if start < end:
+                pages = self._pages.of_row(row, start // self.page_size, -(-end // self.page_size))
+                self._give_back(self._pages.token_indices(self.manager.free(pages)))
+        self._check()
+
+    def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Prefix]:
+        """Bring what a request has found on the host back with its batch: all of it, or nothing if there is no room.
+
+        Returns:
+            The tokens, and the prefix, which reaches to their end.
+        """
+        prefix: Prefix = params.best_match_node
+        if self.host is None:
+            message = f"a prefix of {params.host_hit_length} tokens is to be restored, and there is no host tier"
+            raise UsageError(message)
+        prefix.use()
+        lease = prefix.lease
+        found = lease.device_pages
+        if lease.host_pages:
+            pages = self._take(lease.host_pages)
+            if pages is None:
+                return 0, prefix
+            duplicates = self.host.restore(lease, pages)
+            if len(duplicates):
+                self._give_back(self._pages.token_indices(duplicates))
+        self._check()
+        return (lease.device_pages - found) * self.page_size, prefix
+
+    def _take(self, count: int) -> Any:  # noqa: ANN401 - pages, or nothing
+        """Take pages from SGLang's allocator, evicting for them; `None` if there is no room."""
+        allocator, tokens = self.token_to_kv_pool_allocator, count * self.page_size
+        missing = tokens - allocator.available_size()
+        if missing > 0:
+            self.evict(EvictParams(num_tokens=missing))
+        taken = allocator.alloc(tokens)
+        return None if taken is None else self._pages.of_row(taken, 0, count)
+
+    def ready_to_load_host_cache(self) -> int:
+        """Submit what the batch restores. Its forward waits layer by layer, whatever SGLang does with the result."""
+        if self.host is not None:
+            self.host.load()
+        return -1
+
+    def check_hicache_events(self) -> None:
+        """Make visible what has landed on the host, and give back the pages that copies have let go of."""
+        report = self.host.tick() if self.host is not None else None
+        if report is None:
+            return
+        if len(report.freed_pages):
+            self._give_back(self._pages.token_indices(report.freed_pages))
+        if report.rolled_back:
+            self._abort_lost()
+        self._check()
+
+    def _abort_lost(self) -> None:
+        """Requests that rely on a restore that has failed have read what is not there."""
+        for prefix in self._locked:
+            if prefix.lease.lost and prefix.request is not None:
+                message = "what the request found on the host could not be read back: send it again"
+                prefix.request.to_finish = FINISH_ABORT(message, HTTPStatus.INTERNAL_SERVER_ERROR)
+                _logger.warning("request %s is aborted: a restore has failed", prefix.request.rid)
+
+    @property
+    def ongoing_write_through(self) -> range:
+        """As many as copies are under way, which is what SGLang asks before it calls itself idle."""
+        return range(self.manager.stats().open_operations)
+
+    @property
+    def ongoing_load_back(self) -> range:
+        """Nothing: restores are among the copies under way."""
+        return range(0)
+
+    @contextmanager
+    def forward(self, batch: Any) -> Iterator[None]:  # noqa: ANN401 - SGLang's
+        """Let a forward be copied as it goes; around `Scheduler.run_batch`.
+
+        Raises:
+            UsageError: There is no host tier.
+        """
+        if self.host is None:
+            message = "a forward is to be copied, and there is no host tier"
+            raise UsageError(message)
+        leases = [request.last_node.lease for request in batch.reqs if request.last_node.is_locked]
+        self.host.begin(list(self._completed(batch)), leases)
+        has_run = False
+        try:
+            yield
+            has_run = True
+        finally:
+            self.host.end(has_run=has_run)
+
+    def _completed(self, batch: Any) -> Iterator[tuple[int, Reservation]]:  # noqa: ANN401 - SGLang's
+        """For each request whose prompt a batch computes, the whole pages that are full after it."""
+        decoding = {id(request) for request in batch.decoding_reqs or ()}
+        for request in batch.reqs:
+            row, prefix = request.kv.req_pool_idx, request.last_node
+            first = request.kv.cache_protected_len // self.page_size
+            end = max(request.extend_end - self.is_eagle, 0) // self.page_size
+            if id(request) in decoding or end <= first or request.skip_radix_cache_insert or prefix.lease.lost:
+                continue
+            pages = self._pages.of_row(self.req_to_token_pool.req_to_token[row], first, end)
+            yield row, (tokens_of(request.full_untruncated_fill_ids, request.extend_end), pages, prefix.lease)
+
+    def release_host_resources(self) -> None:
+        """Wait for copies and give the host memory back, at the end of the server."""
+        if self.host is not None:
+            self.host.close()
 
     # --- For routers and people ---
 

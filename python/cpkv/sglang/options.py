@@ -23,7 +23,6 @@ class Conflict(NamedTuple):
 
 _SWITCHES: Final = {
     "disable_radix_cache": "there is no cache to replace; leave one of the two out",
-    "enable_hierarchical_cache": "the host tier is not there yet; leave it out, and cpkv caches on the device",
     "enable_session_radix_cache": "sessions are kept by SGLang's own tree only; leave it out",
     "enable_streaming_session": "sessions are kept by SGLang's own tree only; leave it out",
     "enable_lmcache": "LMCache is a cache of its own; leave one of the two out",
@@ -74,10 +73,32 @@ def _conflicts(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
     policy = params.eviction_policy
     if policy.lower() not in POLICIES:
         yield Conflict("--radix-eviction-policy", policy, f"use one of {', '.join(POLICIES)}")
+    if context.enable_hierarchical_cache:
+        yield from _host_conflicts(context)
     allocator_page = params.token_to_kv_pool_allocator.page_size
     if allocator_page != params.page_size:
         instead = f"the allocator's pages have {allocator_page} tokens; leave decode context parallelism out"
         yield Conflict("--page-size", params.page_size, instead)
+
+
+def setting(context: "TreeCacheBuildContext", option: str) -> Any:  # noqa: ANN401 - an option may be anything
+    """Return an option as SGLang has resolved it, which later versions keep apart from what was given."""
+    try:
+        from sglang.srt.runtime_context import get_memory  # noqa: PLC0415 - not in every version
+    except ImportError:
+        return getattr(context.server_args, option)
+    return getattr(get_memory(), option)
+
+
+def _host_conflicts(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
+    """What the host tier does not go together with."""
+    option, alone = "--enable-hierarchical-cache", "leave it out, and cpkv caches on the device"
+    params = context.params
+    for size, ranks in {"--tp-size": context.tp_size, "--pp-size": params.pp_size}.items():
+        if ranks > 1:
+            yield Conflict(option, f"with {size} {ranks}", f"the host tier has one rank so far; {alone}")
+    if params.is_eagle or getattr(params, "mtp_draft_device_pools", ()):
+        yield Conflict(option, "with a draft model", f"the draft's state would be left behind; {alone}")
 
 
 def _of(given: Any, option: str) -> Any:  # noqa: ANN401 - an option may be anything

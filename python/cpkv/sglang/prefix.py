@@ -1,5 +1,7 @@
 """What SGLang calls a node: what a match has found, and who holds it."""
 
+from typing import Any
+
 from cpkv._core import CacheManager, Hit, Lease
 from cpkv.errors import UsageError
 from cpkv.types import Namespace
@@ -13,13 +15,21 @@ class Prefix:
     says that the request runs, and that is the use.
     """
 
-    __slots__ = ("_is_used", "_lease", "_locks", "_manager", "hit", "namespace", "priority")
+    __slots__ = ("_is_used", "_lease", "_locks", "_manager", "hit", "namespace", "priority", "request")
 
-    def __init__(self, manager: CacheManager, hit: Hit, namespace: Namespace, priority: int) -> None:
+    def __init__(
+        self,
+        manager: CacheManager,
+        hit: Hit,
+        namespace: Namespace,
+        priority: int = 0,
+        request: Any = None,  # noqa: ANN401 - SGLang's
+    ) -> None:
         self._manager = manager
         self.hit = hit
         self.namespace = namespace
         self.priority = priority
+        self.request = request
         self._lease: Lease | None = None
         self._locks = 0
         self._is_used = False
@@ -49,12 +59,17 @@ class Prefix:
         """
         if self._lease is None:
             self._hold(self._manager.pin(self.hit, priority=self.priority))
-        elif not self._is_used:
-            pinned = self._lease
+        else:
+            self.use()
+        self._locks += 1
+
+    def use(self) -> None:
+        """Count the prefix as used, once: its request runs."""
+        pinned = self.lease
+        if not self._is_used:
             self._hold(self._manager.lock(self.hit, priority=self.priority))
             pinned.release()
             self._is_used = True
-        self._locks += 1
 
     def _hold(self, lease: Lease) -> None:
         if lease.device_pages < self.hit.device_pages:
