@@ -6,6 +6,7 @@ pages that come free are overwritten at once.
 """
 
 from array import array
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,12 +14,17 @@ import torch
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req, ReqKvInfo
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
-from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.common import checkpoint_kv_cache, evict_from_tree_cache, match_kv_cache, release_kv_cache
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.sampling.sampling_params import SamplingParams
+
+from cpkv.layout import Buffers, Component, PageLayout
+from cpkv.sglang.adapters import CheckpointCache
+from cpkv.sglang.opening import open_host
+from cpkv.sglang.state import State
 
 SCRIBBLE = -1
 MODULUS = (1 << 61) - 1
@@ -139,6 +145,7 @@ class Scheduler:
         page, start = self.page_size, request.kv.kv_allocated_len
         missing = -(-end // page) - -(-start // page)
         if missing:
+            self.wait_for(missing * page)
             evict_from_tree_cache(self.cache, missing * page)
             self.scribble()
             indices = self.allocator.alloc(missing * page)
@@ -146,9 +153,16 @@ class Scheduler:
             first = -(-start // page) * page
             self.rows.req_to_token[request.kv.req_pool_idx, first : first + len(indices)] = indices.to(torch.int32)
         request.kv.kv_allocated_len = request.kv.kv_committed_len = request.extend_end = end
+        self.compute(request, start, end)
+        self.check(request)
+
+    def wait_for(self, tokens):
+        """Do nothing: all that runs fits."""
+
+    def compute(self, request, start, end):
+        """A forward."""
         row = self.rows.req_to_token[request.kv.req_pool_idx, start:end].long()
         self.memory[row] = chain(request)[start:end]
-        self.check(request)
 
     def keep(self, request):
         """A chunk is done and the request goes on."""
@@ -185,6 +199,9 @@ class Scheduler:
         self.abort(request)
         request.kv = ReqKvInfo()
         request.full_untruncated_fill_ids = array("q")
+
+    def tick(self):
+        """What SGLang does at the beginning of a step: nothing without a host tier."""
 
     def flush(self):
         """As SGLang does when nothing runs."""
@@ -225,3 +242,116 @@ class Scheduler:
         assert sum(parts) == self.total, parts
         free = self.allocator.get_all_free_pages().tolist()
         assert len(set(free)) == len(free)
+
+
+LAYERS = 3
+
+
+class FakeLayer:
+    """A decoder layer as far as hooks go."""
+
+    def register_forward_hook(self, hook):
+        self.hook = hook
+        return SimpleNamespace(remove=lambda: None)
+
+
+class TieredScheduler(Scheduler):
+    """The same with a host tier: each layer keeps the numbers plus its own place, and is read when it was waited for.
+
+    Args:
+        made_of: From `context`.
+        engine: What copies.
+        slots: Pages that the host holds.
+        options: Of `open_host`.
+    """
+
+    def __init__(self, made_of, engine, *, slots, **options):
+        params = made_of.params
+        rows = params.token_to_kv_pool_allocator.size + params.page_size
+        self.layers = [torch.full((rows, 1), SCRIBBLE, dtype=torch.int64) for _ in range(LAYERS)]
+        buffers = Buffers.of(self.layers, tokens_per_page=params.page_size)
+        component = Component(name="target_kv", model="target", layers=(0, 1, 2), row_bytes=buffers.row_bytes)
+        layout = PageLayout(page_size=params.page_size, target_layers=LAYERS, draft_layers=0, components=(component,))
+        self.modules = [FakeLayer() for _ in range(LAYERS)]
+        self.host = open_host(
+            params, State(layout, {"target_kv": buffers}), self.modules, slots=slots, engine=engine, **options
+        )
+        super().__init__(CheckpointCache(params, self.host.tier.cache, self.host), params)
+        self.memory = self.layers[0][:, 0]
+        self.restored = 0
+
+    def expected(self, request):  # noqa: ARG002 - as it was
+        return None
+
+    def wait_for(self, tokens):
+        """Wait for the copies that still read what was given up, as a scheduler that has no room does."""
+        while self.allocator.available_size() + self.cache.evictable_size() < tokens:
+            self.tick()
+
+    def start(self, request):
+        """Match, lock, bring back what is on the host, and take a row."""
+        request.refresh_fill_ids()
+        match_kv_cache(request, self.cache, request.tokens, max_prefix_len=len(request.tokens) - 1)
+        deciding = self.cache.lock(request.last_node)
+        if request.host_hit_length:
+            best = InitLoadBackParams(request.best_match_node, request.host_hit_length, req=request)
+            loaded, node = self.cache.init_load_back(best)
+            assert loaded in {0, request.host_hit_length}, "all or nothing"
+            request.last_node = node
+            request.prefix_len += loaded
+            self.restored += loaded
+        request.lock = self.cache.lock(request.last_node)
+        self.cache.unlock(deciding)
+        self.cache.ready_to_load_host_cache()
+        request.found = request.kv.cache_protected_len = request.kv.cache_inserted_len = request.prefix_len
+        request.kv.req_pool_idx = self.rows.free_slots.pop()
+        row = self.rows.req_to_token[request.kv.req_pool_idx]
+        row[: request.prefix_len] = self.cache.prefix_device_indices(request).to(torch.int32)
+        request.kv.kv_allocated_len = request.kv.kv_committed_len = request.prefix_len
+        self.running.append(request)
+        self.scribble()
+        self.check_sizes()
+
+    def compute(self, request, start, end):
+        """A forward: layer by layer, each read where it was restored as soon as that was waited for."""
+        numbers = chain(request)
+        row = self.rows.req_to_token[request.kv.req_pool_idx, :end].long()
+        batch = SimpleNamespace(reqs=[request], decoding_reqs=None)
+        is_prompt = not request.output_ids or end == len(request.tokens)
+        with self.cache.forward(batch) if is_prompt else nullcontext():
+            for layer, (memory, module) in enumerate(zip(self.layers, self.modules, strict=True)):
+                memory[row[start:], 0] = numbers[start:end] + layer
+                self.host.waits.wait_until(layer)
+                assert torch.equal(memory[row, 0], numbers[:end] + layer), "what a layer reads is there, and is its own"
+                module.hook(None, None, None)
+
+    def check(self, request):  # noqa: ARG002 - as it was
+        """Bytes are compared by each forward; what was not waited for may be on its way."""
+        self.check_sizes()
+
+    def remember(self, request, end):
+        """What was kept and is on the device is found at once."""
+        key = RadixKey(request.tokens, request.extra_key, limit=end, cache_salt=request.cache_salt)
+        found = self.cache.match_prefix(MatchPrefixParams(key=key))
+        pages = max(end - self.is_eagle, 0) // self.page_size
+        assert found.device_prefix_len + found.host_hit_length == pages * self.page_size
+
+    def scribble(self):
+        free = self.allocator.get_all_free_pages().long()
+        rows = (free[:, None] * self.page_size + torch.arange(self.page_size)).reshape(-1)
+        for memory in self.layers:
+            memory[rows] = SCRIBBLE
+
+    def tick(self):
+        self.cache.check_hicache_events()
+        self.scribble()
+        self.check_sizes()
+
+    def flush(self):
+        while len(self.cache.ongoing_write_through):
+            self.tick()
+        assert not self.running
+        self.cache.reset()
+        self.allocator.clear()
+        self.scribble()
+        self.check_sizes()

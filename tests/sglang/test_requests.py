@@ -62,6 +62,7 @@ class Work:
     def step(self):
         scheduler = self.scheduler
         self.steps += 1
+        scheduler.tick()
         if not self.waiting:
             self.arrive()
         if len(scheduler.running) < MOST_RUNNING and self.random.random() < 0.4:

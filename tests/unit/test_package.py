@@ -28,7 +28,7 @@ ALLOWED = {
     "engine": {"_core", "errors", "types", "layout", "device", "drivers", "cp"},
     "demo": {"_core", "errors", "types", "cp", "device", "engine"},
     "bench": {"_core", "errors", "types", "replay", "cp", "layout", "device", "drivers", "host"},
-    "sglang": {"_core", "", "errors", "types", "layout", "drivers"},
+    "sglang": {"_core", "", "errors", "types", "layout", "device", "drivers"},
     "cli": {"_core", "errors", "types", "replay", "bench", "doctor", "demo"},
     "__main__": {"cli"},
 }

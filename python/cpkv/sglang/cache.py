@@ -144,9 +144,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         end = max(up_to - self.is_eagle, 0) // self.page_size
         if end <= first or prefix.lease.lost:
             return int(owned.cache_protected_len)
-        namespace = namespace_of(req.extra_key, getattr(req, "cache_salt", None))
-        if namespace != prefix.namespace:
-            self._move(prefix, namespace)
+        self._settle(prefix, req, token_ids)
         row = self.req_to_token_pool.req_to_token[owned.req_pool_idx]
         lease = prefix.lease
         transaction = self.host.take(owned.req_pool_idx) if self.host is not None else None
@@ -163,11 +161,22 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         self._check()
         return int(owned.cache_protected_len)
 
-    def _move(self, prefix: Prefix, namespace: Any) -> None:  # noqa: ANN401 - a namespace
-        if prefix.lease.pages:
-            message = f"a request of namespace {namespace!r} holds {prefix.lease.pages} pages of {prefix.namespace!r}"
+    def _settle(self, prefix: Prefix, req: Any, token_ids: Sequence[int]) -> None:  # noqa: ANN401 - SGLang's
+        """Let a request hold what it builds on, before anything is reserved or inserted with it.
+
+        That is no more than what it reads on the device: pages on the host that were not brought back are computed
+        again. And it is in the request's own namespace: SGLang's root of an adapter does not know of salts.
+        """
+        lease = prefix.lease
+        namespace = namespace_of(req.extra_key, getattr(req, "cache_salt", None))
+        if not lease.host_pages and namespace == prefix.namespace:
+            return
+        if lease.device_pages and namespace != prefix.namespace:
+            message = f"a request of namespace {namespace!r} holds {lease.pages} pages of {prefix.namespace!r}"
             raise UsageError(message)
-        prefix.move_to(namespace, self.manager.match((), namespace=namespace))
+        tokens = lease.device_pages * self.page_size
+        found = tokens_of(token_ids, tokens + self.is_eagle if tokens else 0)
+        prefix.move_to(self.manager.match(found, namespace=namespace), namespace)
 
     def _give_back(self, token_indices: torch.Tensor) -> None:
         """Whole pages go back to the allocator."""
@@ -316,8 +325,9 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         if self.host is None:
             message = "a forward is to be copied, and there is no host tier"
             raise UsageError(message)
+        completed = list(self._completed(batch))
         leases = [request.last_node.lease for request in batch.reqs if request.last_node.is_locked]
-        self.host.begin(list(self._completed(batch)), leases)
+        self.host.begin(completed, leases)
         has_run = False
         try:
             yield
@@ -334,6 +344,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
             end = max(request.extend_end - self.is_eagle, 0) // self.page_size
             if id(request) in decoding or end <= first or request.skip_radix_cache_insert or prefix.lease.lost:
                 continue
+            self._settle(prefix, request, request.full_untruncated_fill_ids)
             pages = self._pages.of_row(self.req_to_token_pool.req_to_token[row], first, end)
             yield row, (tokens_of(request.full_untruncated_fill_ids, request.extend_end), pages, prefix.lease)
 

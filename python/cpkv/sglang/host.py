@@ -32,6 +32,7 @@ class Host:
         manager: Decides.
         layers: The target's decoder layers, in order.
         in_stream_order: Enters what puts copies behind the forwards that are queued; nothing on a CPU.
+        keeps_clean: Whether ticks begin late copies of what is about to be evicted, also when nothing is under way.
     """
 
     def __init__(
@@ -40,12 +41,15 @@ class Host:
         manager: CacheManager,
         layers: Iterable[Any],
         in_stream_order: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        *,
+        keeps_clean: bool = False,
     ) -> None:
         self.tier = tier
         self.waits = LayerWaits(tier)
         self._manager = manager
         self._hooks = LayerHooks(tier, layers, model="target", waits=False)
         self._in_stream_order = in_stream_order
+        self._keeps_clean = keeps_clean
         self._step = 0
         self._loads: list[Transaction] = []
         """Restores of requests that the next batch has."""
@@ -108,7 +112,7 @@ class Host:
 
     def tick(self) -> TickReport | None:
         """Make visible what has landed; `None` if there is nothing to do, on all ranks alike."""
-        if not self._manager.has_work():
+        if not self._keeps_clean and not self._manager.has_work():
             return None
         with self._in_stream_order():
             report = self.tier.tick(self._step)

@@ -91,8 +91,8 @@ class Prefix:
             self._lease = None
             lease.release()
 
-    def move_to(self, namespace: Namespace, hit: Hit) -> None:
-        """Hold nothing in another namespace: SGLang's root of an adapter does not know the salt."""
-        empty = self._manager.lock(hit, priority=self.priority)
+    def move_to(self, hit: Hit, namespace: Namespace) -> None:
+        """Hold another one instead: less of it, or nothing in another namespace. No use of that one."""
+        held = self._manager.pin(hit, priority=self.priority)
         self.lease.release()
-        self._lease, self.hit, self.namespace, self._is_used = empty, hit, namespace, True
+        self._lease, self.hit, self.namespace, self._is_used = held, hit, namespace, True

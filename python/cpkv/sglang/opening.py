@@ -1,0 +1,184 @@
+"""The host tier as SGLang was asked for it: whose state, how much memory, and what copies."""
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from cpkv._core import CacheManager
+from cpkv.device import ComputeStream, CopyEngine, EngineName
+from cpkv.drivers import open_tier, torch_stream
+from cpkv.errors import ConfigError
+from cpkv.sglang.host import Host
+from cpkv.sglang.options import setting
+from cpkv.sglang.state import State, describe
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+
+SEGMENT_PAGES: Final = 32
+WRITES: Final = {"write_through": "through", "write_through_selective": "selective", "write_back": "back"}
+"""SGLang's names of the write policies, and cpkv's."""
+CLEAN_SHARE: Final = 10
+"""With `write_back` one page in so many has a host copy before it has to go."""
+GB: Final = 10**9
+
+_logger: Final = logging.getLogger("cpkv.sglang")
+
+
+def new_manager(params: Any, **host: Any) -> CacheManager:  # noqa: ANN401 - SGLang's, and what the host tier adds
+    """Make what decides about the pages of SGLang's allocator.
+
+    Raises:
+        ConfigError: With everything that does not fit.
+    """
+    pages = params.token_to_kv_pool_allocator.size // params.page_size
+    return CacheManager(
+        device_pages=pages + 1,  # page 0 is padding, which SGLang's allocator never gives out
+        page_size=params.page_size,
+        key="pair" if params.is_eagle else "token",
+        device_pool="external",
+        policy=params.eviction_policy.lower(),
+        events=params.enable_kv_cache_events,
+        **host,
+    )
+
+
+def open_host(  # noqa: PLR0913 - one for each choice
+    params: Any,  # noqa: ANN401 - SGLang's
+    state: State,
+    layers: Iterable[Any],
+    *,
+    slots: int,
+    write: str = "through",
+    engine: EngineName | CopyEngine = "cpu",
+    device: int = 0,
+    compute_stream: Callable[[], ComputeStream] = lambda: None,
+    in_stream_order: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Host:
+    """Take the memory, and hook the model's layers.
+
+    Args:
+        params: What SGLang makes every cache of.
+        state: What its pools hold of a page.
+        layers: The target's decoder layers, in order.
+        slots: Pages that the host holds.
+        write: When a page is copied, as `CacheManager` has it.
+        engine: What copies.
+        device: Which GPU.
+        compute_stream: Where the calling thread computes.
+        in_stream_order: Enters what puts copies behind the forwards that are queued.
+
+    Raises:
+        ConfigError: With everything that does not fit.
+        HostMemoryError, RegistrationError, DriverError: The host or the GPU's driver refuses.
+    """
+    pages = params.token_to_kv_pool_allocator.size // params.page_size
+    manager = new_manager(
+        params,
+        host_slots=slots,
+        segment_pages=min(SEGMENT_PAGES, slots),
+        copies="tracked",
+        write=write,
+        clean_pages=max(pages // CLEAN_SHARE, 1) if write == "back" else 0,
+    )
+    tier = open_tier(manager, state.layout, state.buffers, engine=engine, device=device, compute_stream=compute_stream)
+    try:
+        return Host(tier, manager, layers, in_stream_order, keeps_clean=write == "back")
+    except BaseException:
+        tier.close()
+        raise
+
+
+def host_of(context: "TreeCacheBuildContext") -> Host:
+    """Make the host tier of a scheduler.
+
+    Raises:
+        ConfigError: The model's state is not known, or what was asked for does not hold a request.
+        HostMemoryError, RegistrationError, DriverError: The host or the GPU's driver refuses.
+    """
+    params, runner = context.params, context.tp_worker.model_runner
+    state = describe(params.token_to_kv_pool_allocator.get_kvcache(), params.page_size)
+    layers, slots = decoder_layers(runner.model), _slots(context, state)
+    write = WRITES[setting(context, "hicache_write_policy")]
+    device = torch.device(params.token_to_kv_pool_allocator.device)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        host = open_host(
+            params,
+            state,
+            layers,
+            slots=slots,
+            write=write,
+            engine="cuda",
+            device=index,
+            compute_stream=torch_stream(index),
+            in_stream_order=_stream_order(runner),
+        )
+    else:
+        host = open_host(params, state, layers, slots=slots, write=write)
+    slots, slot_bytes = host.tier.cache.host_slots, state.layout.slot_bytes
+    _logger.info(
+        "host tier: %d slots of %d bytes (%.2f GB), written %s, copied by the engine %s",
+        slots,
+        slot_bytes,
+        slots * slot_bytes / GB,
+        write,
+        host.tier.engine.name,
+    )
+    return host
+
+
+def _slots(context: "TreeCacheBuildContext", state: State) -> int:
+    """Return how many pages of this rank the host holds, by `--hicache-size` or `--hicache-ratio`.
+
+    Raises:
+        ConfigError: They do not hold a request of the length that is served.
+    """
+    params = context.params
+    size_gb, ratio = setting(context, "hicache_size"), setting(context, "hicache_ratio")
+    pages = params.token_to_kv_pool_allocator.size // params.page_size
+    slots = int(size_gb * GB) // state.layout.slot_bytes if size_gb else int(pages * ratio)
+    most = min(context.model_config.context_len // params.page_size, pages)
+    if slots < most:
+        enough_gb = most * state.layout.slot_bytes / GB
+        option = f"--hicache-size {size_gb}" if size_gb else f"--hicache-ratio {ratio}"
+        message = (
+            f"{option}: the host holds {slots} pages of {state.layout.slot_bytes} bytes, "
+            f"want at least the {most} of one request: use --hicache-size {enough_gb:.3f} or more"
+        )
+        raise ConfigError(message)
+    return slots
+
+
+def decoder_layers(model: Any) -> list[Any]:  # noqa: ANN401 - a torch module
+    """Return the decoder layers of a model of SGLang, in order.
+
+    Raises:
+        ConfigError: They are not where SGLang's models have them.
+    """
+    for path in ("model.layers", "language_model.model.layers", "model.language_model.layers"):
+        found: Any = model
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if found is not None:
+            return list(found)
+    message = (
+        f"--enable-hierarchical-cache: the layers of {type(model).__name__} are not known, want model.layers; "
+        "leave the option out, and cpkv caches on the device"
+    )
+    raise ConfigError(message)
+
+
+def _stream_order(runner: Any) -> Callable[[], AbstractContextManager[Any]]:  # noqa: ANN401 - SGLang's
+    """Return what enters the stream of the forwards, behind what the scheduler has queued."""
+
+    def enter() -> AbstractContextManager[Any]:
+        stream = runner.forward_stream
+        stream.wait_stream(torch.cuda.current_stream())
+        entered: AbstractContextManager[Any] = torch.cuda.stream(stream)
+        return entered
+
+    return enter
