@@ -83,7 +83,14 @@ class Work:
             scheduler.abort(request)
         elif done < max(len(request.origin_input_ids), length - 1):
             scheduler.extend(request, min(length, done + self.random.randrange(1, 50)))
-            scheduler.keep(request)
+            if what < 0.12:
+                # While its copies are under way.
+                scheduler.abort(request)
+            elif what < 0.15:
+                scheduler.retract(request)
+                self.waiting.append(request)
+            else:
+                scheduler.keep(request)
         elif what < 0.8 and length < MOST_TOKENS + 40:
             if not request.output_ids:
                 request.output_ids.append(self.random.randrange(VOCABULARY))
