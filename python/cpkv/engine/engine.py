@@ -23,6 +23,7 @@ from cpkv.engine.backups import Backup, late_backups
 from cpkv.engine.config import EngineConfig
 from cpkv.engine.exchange import Exchange, ExchangeError
 from cpkv.engine.forward import Model, Rows, own_rows, pieces_in_turn, tokens_at
+from cpkv.engine.freed_slots import FreedSlots
 from cpkv.engine.paging import Paging
 from cpkv.engine.pools import Pools, check_device
 from cpkv.engine.request import Prompt, Request, Stage, is_integer, token_ids_of
@@ -114,6 +115,7 @@ class Engine:
                 if self.log is not None:
                     self.log.close()
                 raise
+        self._freed_slots = FreedSlots(self.cache, self.tier.host, rank, cp_size) if self.tier is not None else None
         self.paging = Paging(config, self.cache, self.pools, rank, cp_size)
         self.model = Model(config, self.pools, self.exchange, self._layer_begins, self._layer_ended)
         self.model.draft_log.pool(self.pools)
@@ -245,6 +247,8 @@ class Engine:
             if self._on_commit is not None:
                 self._backups |= late_backups(self.cache, report.started)
                 self._on_commit(committed)
+        if self._freed_slots is not None:
+            self._freed_slots.overwrite()
         self.step_number += 1
 
     def _look_at_restores(self, request: Request) -> None:
