@@ -1,7 +1,7 @@
 """A copy engine that moves real bytes and does what a test tells it, and the memory it works on.
 
 Copies land when the test says so, acknowledgements are held back or come late, copies fail. Freed
-pages are scribbled at once.
+pages and slots are scribbled at once.
 """
 
 from collections import deque
@@ -50,6 +50,9 @@ class ManualEngine:
 
     def scribble(self, pages):
         self.device[:, list(pages)] = SCRIBBLE
+
+    def scribble_slots(self, slots):
+        self.host[:, list(slots)] = SCRIBBLE
 
     def submit(self, transaction, layer, mine=None, *, fails=False):
         """What a layer-end hook does, for the pages that are this rank's."""
@@ -130,3 +133,12 @@ def visible(cache):
             device = node["device_pages"][place] if node["device_pages"] and not is_restored else None
             slot = node["host_slots"][place] if node["host_slots"] else None
             yield whole, first + place, device, slot
+
+
+def free_slots(cache):
+    """The host slots that neither a page of the cache nor an unfinished copy has: nobody relies on their bytes."""
+    dump, stats = cache.dump(), cache.stats()
+    used = {slot for owner in (*dump["nodes"], *dump["operations"]) for slot in owner["host_slots"]}
+    unfinished = stats.host_reserved_slots + stats.host_draining_slots + stats.host_quarantined_slots
+    assert len(used) == stats.host_cached_slots + unfinished
+    return set(range(cache.host_slots)) - used

@@ -11,7 +11,7 @@ import random
 import sys
 
 import cpkv
-from manual_engine import LAYERS, STREAMS, ManualEngine, contents, visible
+from manual_engine import LAYERS, STREAMS, ManualEngine, contents, free_slots, visible
 
 PAGE_SIZE = 2
 PAGES = 16
@@ -122,6 +122,7 @@ class Replica:
                 assert self.engine.host_content(slot) == self.content(tokens, page)
             if device is not None and self.mine(device):
                 assert self.engine.device_content(device) == self.content(tokens, page)
+        self.engine.scribble_slots(free_slots(self.cache))
 
     def run(self, steps):
         """Yield the digest after each step, and at the end what has come of it all."""

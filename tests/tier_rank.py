@@ -10,7 +10,7 @@ import sys
 import cpkv
 from cpkv.device import RESTORE, CpuEngine
 from cpkv.drivers import HostTier
-from manual_engine import visible
+from manual_engine import free_slots, visible
 from pools import Pools, small_layout
 from replica import say
 
@@ -139,6 +139,7 @@ class TierRank:
                 assert self.pools.on_host(slot // self.ranks, self.stamp(tokens, page))
             if device is not None and self.mine(device):
                 assert self.pools.on_device(device // self.ranks, self.stamp(tokens, page))
+        self.pools.scribble_slots([slot // self.ranks for slot in free_slots(self.cache) if self.mine(slot)])
 
     def run(self, steps):
         """Yield a line after each step, and at the end what has come of it all."""

@@ -1,7 +1,8 @@
 """Random lives of transactions through the Python API, with an engine that moves real bytes.
 
 After every step the cache is whole, every page that it says it has, on the device and on the host, holds what
-the forward wrote, and a router that is told of every event knows exactly what is where.
+the forward wrote, and a router that is told of every event knows exactly what is where. What comes free is
+scribbled.
 """
 
 import os
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 import cpkv
-from manual_engine import LAYERS, STREAMS, TARGET_LAYERS, ManualEngine, contents, visible
+from manual_engine import LAYERS, STREAMS, TARGET_LAYERS, ManualEngine, contents, free_slots, visible
 
 RUNS = st.lists(st.tuples(st.sampled_from([7, 8, -(2**40)]), st.integers(1, 5)), min_size=1, max_size=3)
 """A prompt: tokens, and how often each comes."""
@@ -319,6 +320,7 @@ class Backups(RuleBasedStateMachine):
                 assert self.engine.device_content(device) == expected
             if slot is not None:
                 assert self.engine.host_content(slot) == expected
+        self.engine.scribble_slots(free_slots(self.cache))
 
     @invariant()
     def a_router_knows_what_is_where(self):

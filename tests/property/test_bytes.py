@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import cpkv
 from cpkv.device import BACKUP, STREAMS, ManualEngine
 from cpkv.drivers import HostTier
-from manual_engine import visible
+from manual_engine import free_slots, visible
 from pools import Pools, small_layout
 
 
@@ -285,6 +285,7 @@ class Bytes(RuleBasedStateMachine):
             if slot is not None:
                 assert self.pools.on_host(slot, stamp)
         assert self.pools.gaps_are_untouched()
+        self.pools.scribble_slots(free_slots(self.cache))
 
     def teardown(self):
         if not hasattr(self, "cache"):

@@ -15,7 +15,7 @@ import cpkv
 from cpkv.device import BACKUP, RESTORE, CpuEngine, CpuStream, ManualEngine
 from cpkv.drivers import HostTier, open_tier
 from cpkv.layout import Component, DevicePool, HostPool, PageLayout
-from manual_engine import visible
+from manual_engine import free_slots, visible
 from pools import SCRIBBLE, Pools, small_layout
 
 PAGE = 2
@@ -134,6 +134,7 @@ class Rank:
             self.engine.synchronize()
             report = self.tier.tick(self.step)
             self.step += 1
+            self.pools.scribble_slots(self.mine(free_slots(self.cache)))
         return report
 
     def evict_all(self):
