@@ -22,12 +22,14 @@ from cpkv.cli import main
 from cpkv.cli.demo import _watched
 from cpkv.cp import interleave_split, zigzag_split
 from cpkv.demo import DemoSettings
+from cpkv.demo.recorder import Recorder
 from cpkv.demo.scenarios import SCENARIOS, Scenarios, short_length
 from cpkv.demo.scenarios import _problems as problems_of
 from cpkv.demo.verdict import expected, judge
 from cpkv.demo.watching import COMMITS, Progress, new_cells
 from cpkv.device import BACKUP, RESTORE, CpuEngine
 from cpkv.engine import Engine
+from cpkv.engine.forward import Model
 from cpkv.engine.ranks import Ranks
 from cpkv.errors import ConfigError
 
@@ -282,6 +284,37 @@ def test_what_is_watched_is_what_was_done():
     assert seen.commits == sum(count for count, _ in counts) == committed > late > 0
     # Those of a step are copied together.
     assert 0 < sum(event.get("cat") == "late" for event in report.events) <= late
+
+
+def test_the_first_forwards_that_are_recorded_are_not_the_first_of_their_kind(monkeypatch):
+    """They were computed once before, by another engine, and nobody has noticed."""
+    scenarios, settings = Scenarios(new_cells(1, 4), "zigzag"), DemoSettings(ranks=1, splits=("zigzag",))
+    forwards, at_begin = [], []
+
+    def noted(name, compute):
+        def forward(model, rows, *hidden):
+            forwards.append((model, (name, len(rows.positions), tuple(map(len, rows.pages)))))
+            return compute(model, rows, *hidden)
+
+        return forward
+
+    for name in ("target", "draft"):
+        monkeypatch.setattr(Model, name, noted(name, getattr(Model, name)))
+
+    def attach(recorder, engine, progress, attach=Recorder.attach):
+        at_begin.append((len(forwards), engine.cache.digest(), engine.exchange.calls.total()))
+        attach(recorder, engine, progress)
+
+    monkeypatch.setattr(Recorder, "attach", attach)
+    with Engine(settings.engine("zigzag"), **scenarios.options(0)) as engine:
+        untouched = engine.cache.digest()
+        scenarios(engine)
+    ((before, digest, calls),) = at_begin
+    assert (digest, calls) == (untouched, 0)
+    assert not any(model is engine.model for model, _ in forwards[:before])
+    recorded = [kind for model, kind in forwards[before:] if model is engine.model]
+    assert {name for name, _, _ in recorded[:before]} == {"target", "draft"}
+    assert [kind for _, kind in forwards[:before]] == recorded[:before]
 
 
 def test_settings_name_what_is_wrong():

@@ -357,3 +357,9 @@ def test_arrays_and_tensors_of_integers_are_prompts(wanted, kind):
 def test_a_configuration_that_cannot_be_is_refused(changes, words):
     with pytest.raises(cpkv.ConfigError, match=re.escape(words)):
         config(**changes)
+
+
+def test_ranks_with_a_host_tier_need_a_log_to_agree_by():
+    with pytest.raises(cpkv.ConfigError, match="cp_size is 2, want a commit log for the host tier"):
+        Engine(config(), cp_size=2)
+    Engine(config(host_slots=0), cp_size=2).close()

@@ -67,7 +67,7 @@ def test_everyone_gets_a_turn_and_nothing_is_left():
     retracted = 0
     for seed in range(SEEDS):
         draw, ranks, config, asked = drawn(seed)
-        with Engine(config, cp_size=ranks, new_log=lambda _: None) as engine:
+        with Engine(config, cp_size=ranks) as engine:
             engine.model = Guessing(engine.model, seed)
             engine.exchange.all_gather = lambda _, own, ranks=ranks: own.expand(ranks, *own.shape)
             requests = [engine.submit(prompt, new) for prompt, new in asked]

@@ -10,6 +10,7 @@ import torch
 
 from cpkv.demo.gpu_clock import TimedCudaEngine
 from cpkv.demo.recorder import Recorder
+from cpkv.demo.warm_up import warm_up
 from cpkv.demo.watching import Progress
 from cpkv.device import CpuEngine
 from cpkv.engine import Engine, Request, Stage
@@ -162,13 +163,14 @@ class Scenarios:
 
     def __call__(self, engine: Engine) -> RankReport:
         """Run all scenarios."""
+        vocab = engine.config.model.vocab
+        asked = prompts(vocab)
+        warm_up(engine, asked)
         calls = count_collectives()
         recorder = self._recorder or Recorder(engine.rank, self._name)
         progress = Progress(self._cells, engine.rank, engine.config.model.layers + 1)
         recorder.attach(engine, progress)
         self._engine, self._oracle = engine, Oracle(engine.config)
-        vocab = engine.config.model.vocab
-        asked = prompts(vocab)
         short = prompts(vocab, [short_length(engine.cp_size, engine.config.page_size)], seed=8)
         outcomes = {}
         acts: dict[str, Callable[[], list[Request]]] = {

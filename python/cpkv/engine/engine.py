@@ -46,7 +46,8 @@ class Engine:
         config: Of the engine, the same on all ranks.
         rank: Which one it is.
         cp_size: Ranks; `torch.distributed` is initialized if there are several.
-        new_log: Returns the commit log of the group, given the cache's fingerprint; needed with several ranks.
+        new_log: Returns the commit log of the group, given the cache's fingerprint; needed with several ranks that have
+            a host tier. Others have nothing to agree about, and without it nobody says which rank is dead.
         on_layer: Called on this rank when a layer of a forward has ended.
         on_commit: Called on this rank after each tick, with the backups that it has made visible.
         copy_engine: What copies, instead of the engine that fits the device; closed with this engine.
@@ -63,8 +64,8 @@ class Engine:
         copy_engine: CopyEngine | None = None,
         on_commit: Callable[[list[Backup]], None] | None = None,
     ) -> None:
-        if cp_size > 1 and new_log is None:
-            message = f"cp_size is {cp_size}, want a commit log: see cpkv.engine.ranks"
+        if cp_size > 1 and config.host_slots and new_log is None:
+            message = f"cp_size is {cp_size}, want a commit log for the host tier: see cpkv.engine.ranks"
             raise ConfigError(message)
         check_device(config)
         self.config = config
