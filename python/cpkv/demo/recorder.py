@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cpkv.demo.gpu_clock import TimedCudaEngine
+from cpkv.demo.timed_engine import TimedCudaEngine
 from cpkv.demo.watching import COMMITS, STEPS, Progress
 from cpkv.device import BACKUP, LATE, RESTORE, CopyEngine
 from cpkv.engine import Engine
@@ -56,6 +56,8 @@ class Recorder:
     def attach(self, engine: Engine, progress: Progress) -> None:
         """Listen to an engine."""
         self._progress = progress
+        if self._gpu is not None:
+            self._gpu.clock.align()
         layers = engine.config.model.layers + 1
         begins, ended = engine.model.layer_begins, engine.model.layer_ended
         copier = self._copier = engine.tier.engine if engine.tier is not None else None
@@ -163,7 +165,7 @@ class Recorder:
         return total, within
 
     def _now(self) -> Moment:
-        return time.monotonic_ns() if self._gpu is None else self._gpu.clock.mark()
+        return time.monotonic_ns() if self._gpu is None else self._gpu.mark()
 
     def _nanoseconds(self, moment: Moment) -> int:
         return moment if isinstance(moment, int) or self._gpu is None else self._gpu.clock.nanoseconds(moment)

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from cpkv.demo.gpu_clock import TimedCudaEngine
 from cpkv.demo.recorder import Recorder
+from cpkv.demo.timed_engine import TimedCudaEngine
 from cpkv.demo.warm_up import warm_up
 from cpkv.demo.watching import Progress
 from cpkv.device import CpuEngine

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -14,6 +15,7 @@ from cpkv.bench.copy.platform import LAYER_UNITS, Place
 from cpkv.bench.copy.settings import EngineName
 from cpkv.bench.nvidia_smi import nvidia_smi
 from cpkv.device import ComputeStream, CopyEngine
+from cpkv.device.cuda.clock import GpuClock
 from cpkv.drivers import torch_stream
 from cpkv.errors import ConfigError
 
@@ -24,7 +26,6 @@ UNIT_DEPTH: Final = MATMUL_SIZE // LAYER_UNITS
 LEAD_PRODUCTS: Final = 64
 """A tenth of a second, in which the clock comes down to what the power allows."""
 WARM_UP_UNITS: Final = 32
-ALIGNMENTS: Final = 8
 _CYCLES: Final = 20_000_000
 _PLACES: Final[tuple[Place, ...]] = ("compute", "load", "copy", "probe")
 
@@ -71,8 +72,8 @@ class CudaPlatform:
         self._source = torch.randint(0, 256, (MEMORY_BYTES,), dtype=torch.uint8, device="cuda")
         self._target = torch.empty_like(self._source)
         self._memory = PinnedMemory(self._runtime, host_bytes)
-        self._anchor: tuple[Any, int] | None = None
         self._cycles_per_ms = self._warm_up()
+        self._clock = GpuClock(partial(self.mark, "probe"), time.perf_counter_ns)
 
     def _warm_up(self) -> float:
         """Run everything once, and return how fast the clock of the GPU is then."""
@@ -208,17 +209,9 @@ class CudaPlatform:
         self._runtime.copy(destination, source, size, self._streams["copy"].cuda_stream)
 
     def align(self) -> None:
-        """See `Platform`: the shortest of several tries, as the event lies somewhere within each."""
+        """See `Platform`."""
         self.synchronize()
-        best = -1
-        for _ in range(ALIGNMENTS):
-            begun = time.perf_counter_ns()
-            event = self.mark("probe")
-            event.synchronize()
-            ended = time.perf_counter_ns()
-            if best < 0 or ended - begun < best:
-                best = ended - begun
-                self._anchor = event, (begun + ended) // 2
+        self._clock.align()
 
     def elapsed_ns(self, begin: Any, end: Any) -> int:  # noqa: ANN401 - torch
         """See `Platform`."""
@@ -226,10 +219,7 @@ class CudaPlatform:
 
     def host_ns(self, mark: Any) -> int:  # noqa: ANN401 - torch
         """See `Platform`."""
-        if self._anchor is None:
-            self.align()
-        event, at = self._anchor  # type: ignore[misc]  # just set
-        return at + self.elapsed_ns(event, mark)
+        return self._clock.nanoseconds(mark)
 
     def synchronize(self) -> None:
         """See `Platform`."""
