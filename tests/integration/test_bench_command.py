@@ -7,23 +7,20 @@ import pty
 import shutil
 import signal
 import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from command_line import cpkv_command, run_command
 from cpkv.bench import MEASUREMENTS
 
-COMMAND = [sys.executable, "-m", "cpkv", "bench", "control"]
+run = partial(run_command, "bench", "control")
 TINY = ["--repeats", "2", "--limit", "20", "--ranks", "2", "--operations", "3", "--ticks", "40"]
+LONG_TICKS = ["--only", "rank-ticks", "--ranks", "2", "--ticks", "1000000"]
 LINE = '{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [%s]}\n'
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where logs are
-
-
-def run(*arguments, **options):
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, **options)
 
 
 def left_behind():
@@ -135,8 +132,8 @@ def wait_for(condition):
 
 def test_an_interrupt_ends_the_ranks_and_leaves_nothing(tmp_path):
     before = left_behind()
-    command = [*COMMAND, "--only", "rank-ticks", "--ranks", "2", "--ticks", "1000000", "--json", tmp_path / "out"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    started = cpkv_command("bench", "control", *LONG_TICKS, "--json", tmp_path / "out")
+    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         ranks = wait_for(lambda: len(found := ranks_of(process)) == 2 and found)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 130
@@ -148,8 +145,8 @@ def test_an_interrupt_ends_the_ranks_and_leaves_nothing(tmp_path):
 
 def test_an_interrupt_while_measuring(tmp_path):
     leader, follower = pty.openpty()
-    command = [*COMMAND, "--only", "tokens", "--repeats", "100", "--json", str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=follower, text=True) as process:
+    started = cpkv_command("bench", "control", "--only", "tokens", "--repeats", "100", "--json", tmp_path / "out")
+    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=follower, text=True) as process:
         os.close(follower)
         shown = b""
         while b"measuring" not in shown:
@@ -163,8 +160,9 @@ def test_an_interrupt_while_measuring(tmp_path):
 
 def test_a_rank_that_dies_is_told_in_one_line():
     before = left_behind()
-    command = [*COMMAND, "--only", "rank-ticks", "--ranks", "2", "--ticks", "1000000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        cpkv_command("bench", "control", *LONG_TICKS), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         ranks = wait_for(lambda: len(found := ranks_of(process)) == 2 and found)
         os.kill(int(ranks[1]), signal.SIGKILL)
         assert process.wait(timeout=20) == 2
@@ -177,8 +175,9 @@ def test_a_rank_that_dies_is_told_in_one_line():
 
 def test_ranks_do_not_outlive_the_command():
     before = left_behind()
-    command = [*COMMAND, "--only", "rank-ticks", "--ranks", "2", "--ticks", "1000000"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        cpkv_command("bench", "control", *LONG_TICKS), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         ranks = wait_for(lambda: len(found := ranks_of(process)) == 2 and found)
         wait_for(lambda: all(map(has_log, ranks)))
         process.kill()
@@ -189,7 +188,7 @@ def test_ranks_do_not_outlive_the_command():
 
 def test_help():
     for arguments in (["--help"], ["bench", "--help"], ["bench", "control", "--help"]):
-        done = subprocess.run([*COMMAND[:3], *arguments], capture_output=True, text=True, timeout=30, check=False)
+        done = run_command(*arguments)
         assert done.returncode == 0
         assert "Usage: cpkv" in done.stdout
     for option in ("--trace", "--only", "--repeats", "--limit", "--ranks", "--operations", "--ticks", "--json"):

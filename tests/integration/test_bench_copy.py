@@ -4,20 +4,17 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from command_line import run_command
 from cpkv.bench.copy import COPY_MEASUREMENTS, faults
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "cpkv", "bench", "copy"]
+run = partial(run_command, "bench", "copy")
 TINY = ["--engine", "cpu", "--pages", "4", "--layers", "3", "--repeats", "1"]
-
-
-def run(*arguments):
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
 @pytest.fixture(scope="module")

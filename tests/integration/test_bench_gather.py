@@ -1,16 +1,13 @@
 """`cpkv bench gather` where nothing is gathered: its help, and what it refuses."""
 
-import subprocess
-import sys
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "cpkv", "bench", "gather"]
+from command_line import run_command
 
-
-def run(*arguments):
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False)
+run = partial(run_command, "bench", "gather")
 
 
 @pytest.mark.parametrize(

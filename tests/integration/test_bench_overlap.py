@@ -1,22 +1,17 @@
 """`cpkv bench overlap` from the outside, without a GPU. Nothing here is about time."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
+from command_line import run_command
 from cpkv.bench.copy import faults
 from cpkv.bench.overlap.rows import UNITS
 
-COMMAND = [sys.executable, "-m", "cpkv", "bench", "overlap"]
+run = partial(run_command, "bench", "overlap")
 TINY = ["--engine", "cpu", "--pages", "4", "--layers", "3", "--repeats", "2", "--shares", "20,90"]
 TITLES = ["20 % of compute", "90 % of compute"]
-
-
-def run(*arguments):
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,13 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "cpkv", "doctor"]
+from command_line import run_command
 
-
-def run(*arguments, **options):
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, **options)
+run = partial(run_command, "doctor")
 
 
 def test_a_line_for_each_check_and_a_code(tmp_path):
@@ -71,5 +69,4 @@ def test_help():
     assert done.returncode == 0
     for text in ("Usage: cpkv doctor", "--ranks", "--json", "Exits with 1 if a"):
         assert text in done.stdout
-    whole = subprocess.run([*COMMAND[:-1], "--help"], capture_output=True, text=True, timeout=30, check=True)
-    assert "doctor" in whole.stdout
+    assert "doctor" in run_command("--help").stdout

@@ -9,17 +9,14 @@ import select
 import signal
 import stat
 import subprocess
-import sys
+from functools import partial
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "cpkv"]
+from command_line import cpkv_command, run_command
+
+run = partial(run_command, timeout=60)
 LINE = '{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [%s]}'
-
-
-def run(*arguments, **options):
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
 
 
 @pytest.fixture
@@ -85,7 +82,7 @@ def test_standard_input_and_gzip(trace, tmp_path):
     zipped = tmp_path / "trace.gz"
     zipped.write_bytes(gzip.compress(trace.read_bytes()))
     assert run("replay", zipped).stdout.splitlines()[2:5] == expected
-    done = subprocess.run([*COMMAND, "replay", "-"], input=zipped.read_bytes(), capture_output=True, check=True)
+    done = subprocess.run(cpkv_command("replay", "-"), input=zipped.read_bytes(), capture_output=True, check=True)
     assert done.stdout.decode().splitlines()[2:5] == expected
 
 
@@ -164,7 +161,7 @@ def test_figures_of_two_tiers(tmp_path):
 def interrupted(arguments, **options):
     """Start the command; afterwards interrupt it, and expect it to end as it should."""
     with subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
+        cpkv_command(*arguments),
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options,
     ) as process:
         yield process
@@ -208,7 +205,7 @@ def test_an_interrupt_while_starting():
     """
     interrupted = 0
     for delay in range(40, 2_000, 30):
-        with subprocess.Popen([*COMMAND, "replay", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(cpkv_command("replay", "-"), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             select.select([process.stderr], [], [], delay / 1_000)
             process.send_signal(signal.SIGINT)
             process.stdin.close()
@@ -233,7 +230,7 @@ def test_the_json_goes_where_it_should(trace, tmp_path):
     assert json.loads(target.read_text())["requests"] == 3
     assert target.stat().st_mode & 0o777 == 0o640
     os.mkfifo(pipe)
-    with subprocess.Popen([*COMMAND, "replay", str(trace), "--json", str(pipe)], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(cpkv_command("replay", trace, "--json", pipe), stdout=subprocess.DEVNULL) as process:
         assert json.loads(pipe.read_text())["requests"] == 3
         assert process.wait(timeout=20) == 0
     assert stat.S_ISFIFO(pipe.stat().st_mode), "written to, not replaced"
@@ -253,7 +250,7 @@ def test_the_json_goes_where_it_should(trace, tmp_path):
     ],
 )
 def test_closed_and_full_streams(trace, redirection, told):
-    command = f"{' '.join(COMMAND)} replay {redirection.replace('TRACE', str(trace))}"
+    command = f"{' '.join(cpkv_command('replay'))} {redirection.replace('TRACE', str(trace))}"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (2, f"cpkv: {told}\n")
 
@@ -274,8 +271,9 @@ def test_names_are_shown_as_they_are(trace, tmp_path, name):
 
 
 def test_a_reader_that_goes_away_is_no_error(trace):
-    command = [*COMMAND, "replay", str(trace)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        cpkv_command("replay", trace), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         process.stdout.close()
         assert process.wait(timeout=20) == -signal.SIGPIPE
         assert process.stderr.read() == ""
@@ -285,9 +283,7 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path):
     file = tmp_path / "long.jsonl"
     file.write_text("\n".join(LINE % number for number in range(3_000)))
     leader, follower = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, "replay", str(file)], stdout=subprocess.PIPE, stderr=follower, text=True
-    ) as process:
+    with subprocess.Popen(cpkv_command("replay", file), stdout=subprocess.PIPE, stderr=follower, text=True) as process:
         os.close(follower)
         shown = b""
         with contextlib.suppress(OSError):  # how a terminal ends

@@ -5,20 +5,21 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from command_line import cpkv_command, run_command
 from cpkv.bench.gather import GatherCase
 
 pytestmark = pytest.mark.timeout(180)  # processes import torch
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "cpkv", "bench", "gather"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "python")}
+run = partial(run_command, "bench", "gather", timeout=150, env=ENVIRONMENT)
 RANKS, TOKENS, HIDDEN = 2, 192, 24
 TINY = ["--device", "cpu", "--ranks", RANKS, "--tokens", TOKENS, "--hidden", HIDDEN, "--repeats", 3]
 CASES = [GatherCase(mode, batch) for mode in ("zigzag", "interleave") for batch in (1, 5)]
@@ -27,10 +28,7 @@ CASES = [GatherCase(mode, batch) for mode in ("zigzag", "interleave") for batch 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     file = tmp_path_factory.mktemp("gather") / "out.json"
-    command = [*COMMAND, *TINY, "--batch", 1, "--batch", 5, "--json", file]
-    ran = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=False, timeout=150, env=ENVIRONMENT
-    )
+    ran = run(*TINY, "--batch", 1, "--batch", 5, "--json", file)
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout, json.loads(file.read_text())
 
@@ -75,9 +73,7 @@ def test_every_repeat_is_told_and_none_has_a_target_here(done):
 
 @pytest.mark.skipif(torch.cuda.device_count() >= RANKS, reason="there are GPUs")
 def test_gpus_that_are_not_there_are_told():
-    ran = subprocess.run(
-        [*COMMAND, "--device", "cuda"], capture_output=True, text=True, check=False, timeout=150, env=ENVIRONMENT
-    )
+    ran = run("--device", "cuda")
     assert (ran.returncode, ran.stdout) == (2, "")
     gpus = torch.cuda.device_count()
     assert ran.stderr == f"cpkv: device is 'cuda', and torch sees {gpus} GPUs, want 2: one for each rank\n"
@@ -90,9 +86,9 @@ def ranks_of(process):
 
 
 def test_a_rank_that_dies_ends_the_run_in_one_line():
-    command = [*COMMAND, *map(str, TINY[:-1]), "1000000000"]
+    endless = cpkv_command("bench", "gather", *TINY[:-1], 1_000_000_000)
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        endless, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:
         while len(ranks := ranks_of(process)) < RANKS:
             assert process.poll() is None

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,6 +17,7 @@ import pytest
 import cpkv.cli.demo
 import cpkv.demo.run
 import cpkv.engine.engine
+from command_line import run_command
 from cpkv.cli import main
 from cpkv.cli.demo import _watched
 from cpkv.cp import interleave_split, zigzag_split
@@ -40,9 +40,8 @@ SMALL = ("--ranks", "2", "--split", "zigzag")
 
 
 def demo(*arguments):
-    command = [sys.executable, "-m", "cpkv", "demo", *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "python")}
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env=environment)
+    return run_command("demo", *arguments, timeout=150, env=environment)
 
 
 @pytest.fixture(scope="module")
