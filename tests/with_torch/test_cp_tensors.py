@@ -125,23 +125,30 @@ def test_tensors_of_another_length_are_refused(split_batch):
         rank.collect_last_token_hidden(torch.zeros(tokens, 2), lambda own: own)
 
 
-@pytest.mark.timeout(120)  # each process imports torch
-def test_rank_processes_get_every_row_where_it_belongs(tmp_path):
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory):
+    """What rank processes have said."""
+    file = tmp_path_factory.mktemp("ranks") / "meeting"
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(rank), str(RANKS), str(tmp_path / "ranks")],
+            [sys.executable, str(SCRIPT), str(rank), str(RANKS), str(file)],
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in range(RANKS)
     ]
     try:
-        outputs = [json.loads(rank.communicate(timeout=100)[0]) for rank in ranks]
+        said = [json.loads(rank.communicate(timeout=100)[0]) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
             rank.communicate()
     assert [rank.returncode for rank in ranks] == [0] * RANKS
+    return said
+
+
+@pytest.mark.timeout(120)  # each process imports torch
+def test_rank_processes_get_every_row_where_it_belongs(outputs):
     for name, split_batch in SPLITS.items():
         split = split_batch(PREFIX, EXTEND, cp_size=RANKS, page_size=16)
         ends = torch.from_numpy(np.cumsum(EXTEND) - 1)
@@ -150,3 +157,18 @@ def test_rank_processes_get_every_row_where_it_belongs(tmp_path):
             assert output[name]["last"] == batch_of(split.tokens)[ends].tolist()
             # What a rank sends of the last tokens, and of all rows.
             assert output[name]["sent"] == [len(EXTEND) * HIDDEN * 4, split.padded_tokens * HIDDEN * 4]
+
+
+@pytest.mark.timeout(120)  # each process imports torch
+@pytest.mark.parametrize("name", SPLITS)
+def test_a_collection_queues_the_same_with_both_splits_and_of_one_request_nothing_but_the_collective(outputs, name):
+    collective, choose, clear = "c10d._allgather_base_", "aten.index_select", "aten.masked_fill_"
+    seen = set()
+    for output in outputs:
+        for batch, (has_some, owners, queued) in output[name]["queued"].items():
+            seen.add((batch, owners))
+            in_front = [] if batch == "of one request" or not has_some else [choose]
+            wanted = [*in_front, collective] if owners == 1 else [choose, clear, collective, choose]
+            assert queued == wanted, (batch, has_some)
+    several = ("of several ranks", 2 if name == "interleave" else 1)
+    assert seen == {("of one request", 1), ("of one rank", 1), several}
