@@ -36,6 +36,16 @@ def test_the_slowest_rank_counts_in_each_repeat():
     assert clock.peers["full gather"].samples == (550.0, 600.0)
 
 
+def test_where_time_is_wanted_it_is_told_which_rank_was_slow():
+    notes = {name.split(", ", 2)[2]: figure.note for name, figure in rows_of(CUDA, 1).items()}
+    told = "medians of each rank alone: rank 0 75.0, rank 1 60.0"
+    assert notes == {
+        "by the thread's clock": told, "by events": told, "by events, queued ahead": "",
+        "sent by all ranks": "", "last tokens that differ": "",
+    }  # fmt: skip
+    assert not any(figure.note for figure in (*rows_of(CUDA).values(), *rows_of(CPU, 1).values()))
+
+
 @pytest.mark.parametrize(("batch", "target"), [(1, TARGET_US), (2, None)])
 def test_the_target_is_for_one_request_on_gpus_and_for_what_is_launched(batch, target):
     targets = {name.split(", ", 2)[2]: figure.target for name, figure in rows_of(CUDA, batch).items()}

@@ -1,6 +1,7 @@
 """What the ranks have measured, as figures: the slowest of them counts."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Final, Literal, TypedDict
 
 from cpkv.bench.copy import CopyFigure, Peer
@@ -58,14 +59,17 @@ def _case_figures(settings: GatherSettings, case: GatherCase, reports: Sequence[
     for reading, name in _NAMES.items():
         if reading not in reports[0]["microseconds"]["narrow"]:
             continue
-        narrow, full = (_slowest([report["microseconds"][way][reading] for report in reports]) for way in WAYS)
+        narrow, full = ([report["microseconds"][way][reading] for report in reports] for way in WAYS)
+        target = TARGET_US if settings.device == "cuda" and reading in _LAUNCHED and case.batch == 1 else None
+        medians = ", ".join(f"rank {rank} {median(samples):.1f}" for rank, samples in enumerate(narrow))
         yield CopyFigure(
             name=f"{case}, {name}",
             unit="us",
-            samples=narrow,
-            target=TARGET_US if settings.device == "cuda" and reading in _LAUNCHED and case.batch == 1 else None,
+            samples=_slowest(narrow),
+            target=target,
             wanted="at most",
-            peers={FULL: Peer(samples=full)},
+            peers={FULL: Peer(samples=_slowest(full))},
+            note="" if target is None else f"medians of each rank alone: {medians}",
         )
     narrow_bytes, full_bytes = (sum(report["sent_bytes"][way] for report in reports) for way in WAYS)
     yield CopyFigure(
