@@ -69,27 +69,21 @@ class Work:
             request = self.waiting.pop()
             scheduler.start(request)
             self.found.append(request.found)
-        if not scheduler.running:
-            if self.random.random() < 0.02:
-                scheduler.flush()
-            return
-        request = self.random.choice(scheduler.running)
-        length, done = len(request.tokens), request.kv.kv_allocated_len
+        if scheduler.running:
+            self.move_on(self.random.choice(scheduler.running))
+        elif self.random.random() < 0.02:
+            scheduler.flush()
+
+    def move_on(self, request):
+        """A chunk of its prompt, a token, or its end."""
+        scheduler, length, done = self.scheduler, len(request.tokens), request.kv.kv_allocated_len
         what = self.random.random()
-        if done and what < 0.03:
-            scheduler.retract(request)
-            self.waiting.append(request)
-        elif done and what < 0.06:
-            scheduler.abort(request)
-        elif done < max(len(request.origin_input_ids), length - 1):
+        if done and self.gives_way(request, what < 0.06):
+            return
+        if done < max(len(request.origin_input_ids), length - 1):
             scheduler.extend(request, min(length, done + self.random.randrange(1, 50)))
-            if what < 0.12:
-                # While its copies are under way.
-                scheduler.abort(request)
-            elif what < 0.15:
-                scheduler.retract(request)
-                self.waiting.append(request)
-            else:
+            # Also while its copies are under way.
+            if not self.gives_way(request, what < 0.15):
                 scheduler.keep(request)
         elif what < 0.8 and length < MOST_TOKENS + 40:
             if not request.output_ids:
@@ -98,6 +92,15 @@ class Work:
         else:
             self.histories[self.random.randrange(len(self.histories))] = request.tokens
             scheduler.finish(request)
+
+    def gives_way(self, request, does):
+        """Aborted, or retracted to start anew."""
+        if does and self.random.random() < 0.5:
+            self.scheduler.abort(request)
+        elif does:
+            self.scheduler.retract(request)
+            self.waiting.append(request)
+        return does
 
 
 def work(make, *, seed, steps=None, requests=None, **settings):

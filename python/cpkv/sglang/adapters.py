@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from sglang.srt.mem_cache.base_prefix_cache import MatchResult
+from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams, MatchResult
 
 from cpkv._core import CacheManager, Hit
 from cpkv.sglang.cache import PrefixCache
@@ -28,6 +28,22 @@ class CheckpointCache(PrefixCache):
             host_hit_length=hit.host_pages * self.page_size,
         )
 
+    def _owned(self, req: Any) -> Any:  # noqa: ANN401 - SGLang's
+        return req.kv
+
+    def _extent(self, req: Any) -> int:  # noqa: ANN401 - SGLang's
+        return int(req.extend_end)
+
+    def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Prefix]:
+        """Bring back what a request has found on the host; return the tokens, and the prefix to their end."""
+        prefix: Prefix = params.best_match_node
+        return self._load_back(prefix), prefix
+
+    def free_kv_row(self, kv: Any, ranges: list[tuple[int, int]]) -> None:  # noqa: ANN401 - SGLang's
+        """Give places of a request's row back, those behind the copies that still read them."""
+        if not self._fences(kv, ranges):
+            super().free_kv_row(kv, ranges)
+
     def checkpoint(self, req: Any, *, up_to: int) -> None:  # noqa: ANN401 - SGLang's request
         """Keep what a request has computed of its first `up_to` tokens."""
         self._keep(req, req.kv, req.full_untruncated_fill_ids, up_to)
@@ -42,11 +58,22 @@ class _IndicesCache(PrefixCache):
             last_device_node=prefix,
             last_host_node=prefix,
             best_match_node=prefix,
+            host_hit_length=hit.host_pages * self.page_size,
         )
 
     def _owned(self, req: Any) -> Any:  # noqa: ANN401 - SGLang's
         """What has the request's row and what of it is the cache's: a record of it since 0.5.19."""
         return req if hasattr(req, "cache_protected_len") else req.kv
+
+    def _extent(self, req: Any) -> int:  # noqa: ANN401 - SGLang's
+        return int(req.extend_range.end)
+
+    def init_load_back(self, params: InitLoadBackParams) -> tuple[torch.Tensor, Prefix]:
+        """Bring back what a request has found on the host; return where, and the prefix that reaches to the end."""
+        prefix: Prefix = params.best_match_node
+        first = prefix.lease.device_pages
+        self._load_back(prefix)
+        return self._pages.token_indices(prefix.lease.page_ids(first)), prefix
 
     def cache_unfinished_req(self, req: Any, chunked: bool = False) -> None:  # noqa: ANN401, ARG002, FBT001, FBT002 - SGLang's call
         """Keep what a request has computed, which goes on."""
@@ -77,9 +104,10 @@ class CacheReqCache(_IndicesCache):
         owned = self._owned(req)
         if is_insert and self._keeps_finished:
             self._keep(req, owned, req.origin_input_ids + req.output_ids, kv_len_to_handle)
-        row = self.req_to_token_pool.req_to_token[owned.req_pool_idx]
         start = owned.cache_protected_len
-        self.token_to_kv_pool_allocator.free_segment(row[start:kv_len_to_handle], start_pos=start)
+        if not self._fences(owned, [(start, kv_len_to_handle)]):
+            row = self.req_to_token_pool.req_to_token[owned.req_pool_idx]
+            self.token_to_kv_pool_allocator.free_segment(row[start:kv_len_to_handle], start_pos=start)
         self.dec_lock_ref(req.last_node)
 
 

@@ -22,7 +22,6 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     EvictParams,
     EvictResult,
     IncLockRefResult,
-    InitLoadBackParams,
     MatchPrefixParams,
     MatchResult,
 )
@@ -95,6 +94,14 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         return self._match_result(hit, Prefix(self.manager, hit, namespace, priority, request))
 
     def _match_result(self, hit: Hit, prefix: Prefix) -> MatchResult:
+        raise NotImplementedError
+
+    def _owned(self, req: Any) -> Any:  # noqa: ANN401 - SGLang's
+        """What has `req_pool_idx` and `cache_protected_len` of a request: itself, or a record of it."""
+        raise NotImplementedError
+
+    def _extent(self, req: Any) -> int:  # noqa: ANN401 - SGLang's
+        """How many tokens of a request are computed after the forward that is about to run."""
         raise NotImplementedError
 
     def touch_prefix(self, key: "RadixKey") -> None:
@@ -236,27 +243,26 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
 
     # --- The host tier ---
 
-    def free_kv_row(self, kv: Any, ranges: list[tuple[int, int]]) -> None:  # noqa: ANN401 - SGLang's
-        """Give places of a request's row back, those behind the copies that still read them."""
-        if self.host is None or not self.host.give_up(kv.req_pool_idx):
-            super().free_kv_row(kv, ranges)
-            return
-        row = self.req_to_token_pool.req_to_token[kv.req_pool_idx]
+    def _fences(self, owned: Any, ranges: Sequence[tuple[int, int]]) -> bool:  # noqa: ANN401 - SGLang's
+        """Give places of a request's row back behind the copies that still read them; false if none may do so."""
+        if self.host is None or not self.host.give_up(owned.req_pool_idx):
+            return False
+        row = self.req_to_token_pool.req_to_token[owned.req_pool_idx]
         for start, end in ranges:
             if start < end:
                 pages = self._pages.of_row(row, start // self.page_size, -(-end // self.page_size))
                 self._give_back(self._pages.token_indices(self.manager.free(pages)))
         self._check()
+        return True
 
-    def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Prefix]:
+    def _load_back(self, prefix: Prefix) -> int:
         """Bring what a request has found on the host back with its batch: all of it, or nothing if there is no room.
 
         Returns:
-            The tokens, and the prefix, which reaches to their end.
+            The tokens that are brought back. The prefix reaches to their end.
         """
-        prefix: Prefix = params.best_match_node
         if self.host is None:
-            message = f"a prefix of {params.host_hit_length} tokens is to be restored, and there is no host tier"
+            message = f"a prefix of {prefix.hit.host_pages} pages is to be restored, and there is no host tier"
             raise UsageError(message)
         prefix.use()
         lease = prefix.lease
@@ -264,12 +270,12 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         if lease.host_pages:
             pages = self._take(lease.host_pages)
             if pages is None:
-                return 0, prefix
+                return 0
             duplicates = self.host.restore(lease, pages)
             if len(duplicates):
                 self._give_back(self._pages.token_indices(duplicates))
         self._check()
-        return (lease.device_pages - found) * self.page_size, prefix
+        return (lease.device_pages - found) * self.page_size
 
     def _take(self, count: int) -> Any:  # noqa: ANN401 - pages, or nothing
         """Take pages from SGLang's allocator, evicting for them; `None` if there is no room."""
@@ -339,14 +345,14 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         """For each request whose prompt a batch computes, the whole pages that are full after it."""
         decoding = {id(request) for request in batch.decoding_reqs or ()}
         for request in batch.reqs:
-            row, prefix = request.kv.req_pool_idx, request.last_node
-            first = request.kv.cache_protected_len // self.page_size
-            end = max(request.extend_end - self.is_eagle, 0) // self.page_size
+            owned, prefix, computed = self._owned(request), request.last_node, self._extent(request)
+            row, first = owned.req_pool_idx, owned.cache_protected_len // self.page_size
+            end = max(computed - self.is_eagle, 0) // self.page_size
             if id(request) in decoding or end <= first or request.skip_radix_cache_insert or prefix.lease.lost:
                 continue
             self._settle(prefix, request, request.full_untruncated_fill_ids)
             pages = self._pages.of_row(self.req_to_token_pool.req_to_token[row], first, end)
-            yield row, (tokens_of(request.full_untruncated_fill_ids, request.extend_end), pages, prefix.lease)
+            yield row, (tokens_of(request.full_untruncated_fill_ids, computed), pages, prefix.lease)
 
     def release_host_resources(self) -> None:
         """Wait for copies and give the host memory back, at the end of the server."""

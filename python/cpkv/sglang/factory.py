@@ -10,7 +10,7 @@ from cpkv.errors import ConfigError
 from cpkv.sglang.adapters import ADAPTERS
 from cpkv.sglang.opening import host_of, new_manager
 from cpkv.sglang.options import check_options
-from cpkv.sglang.versions import Interface, interface_of
+from cpkv.sglang.versions import HOST_TIER, interface_of, release_of
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.registry import TreeCacheBuildContext
@@ -33,10 +33,10 @@ def build(context: "TreeCacheBuildContext") -> "PrefixCache":
     if not context.enable_hierarchical_cache:
         _logger.info("%s, no host tier", _told(params))
         return ADAPTERS[interface](params, new_manager(params), None)
-    if interface is not Interface.CHECKPOINT:
+    if release_of(sglang_version) not in HOST_TIER:
         message = (
-            f"--enable-hierarchical-cache: the host tier needs SGLang 0.5.22 or 0.5.23, and this is {sglang_version}: "
-            "leave it out, and cpkv caches on the device"
+            f"--enable-hierarchical-cache: SGLang is {sglang_version}, want one of {', '.join(HOST_TIER)} for the host "
+            "tier: leave it out, and cpkv caches on the device"
         )
         raise ConfigError(message)
     from cpkv.sglang.forwards import copy_forwards  # noqa: PLC0415 - brings in all of SGLang's scheduler

@@ -26,14 +26,23 @@ INTERFACES: Final = {
 }
 
 
+HOST_TIER: Final = ("0.5.17", "0.5.22", "0.5.23")
+"""With a host tier: those that were tried, or share all of the interface with one that was."""
+
+
+def release_of(version: str) -> str | None:
+    """Return the release that a version is, or follows; `None` if it is none."""
+    release = re.fullmatch(r"(\d+\.\d+\.\d+)(\.post\d+)?(\+.*)?", version)
+    return release[1] if release else None
+
+
 def interface_of(version: str) -> Interface:
     """Return what a version of SGLang expects. A post release is like the one that it follows.
 
     Raises:
         ConfigError: The version is not known.
     """
-    release = re.fullmatch(r"(\d+\.\d+\.\d+)(\.post\d+)?(\+.*)?", version)
-    interface = INTERFACES.get(release[1]) if release else None
+    interface = INTERFACES.get(release_of(version) or "")
     if interface is None:
         known = list(INTERFACES)
         message = (
