@@ -8,12 +8,13 @@ import subprocess
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from command_line import cpkv_command, run_command
-from cpkv.bench.gather import GatherCase
+from cpkv.bench.gather import GatherCase, GatherSettings, rank_process
 
 pytestmark = pytest.mark.timeout(180)  # processes import torch
 
@@ -77,6 +78,43 @@ def test_gpus_that_are_not_there_are_told():
     assert (ran.returncode, ran.stdout) == (2, "")
     gpus = torch.cuda.device_count()
     assert ran.stderr == f"cpkv: device is 'cuda', and torch sees {gpus} GPUs, want 2: one for each rank\n"
+
+
+def test_cases_and_ways_take_turns_on_every_rank_in_the_same_order(monkeypatch):
+    called = []
+
+    class Gathers:
+        def __init__(self, split, *_):
+            self.name = split.mode, len(split.batch)
+
+        def compared(self):
+            return {"case": self.name, "microseconds": {"narrow": {}, "full": {}}}
+
+        def call(self, way):
+            return (*self.name, way)
+
+    def begin(call):
+        called.append(call)
+        return {"clock": float(len(called))}
+
+    monkeypatch.setattr(rank_process, "Gathers", Gathers)
+    monkeypatch.setattr(rank_process, "WARM_UP", 0)
+    monkeypatch.setattr(rank_process, "LEAD", 1)
+    monkeypatch.setattr(rank_process, "TURN", 3)
+    settings = GatherSettings(repeats=8).fitted("cpu")
+    reports = rank_process._measured(settings, 0, torch.device("cpu"), SimpleNamespace(ways_to_begin=[begin]))
+    every = {(case.mode, case.batch, way) for case in settings.cases for way in ("narrow", "full")}
+    orders = []
+    for calls in (4, 4, 3):
+        turns = [[called.pop(0) for _ in range(calls)] for _ in every]
+        assert all(len(set(turn)) == 1 for turn in turns)
+        orders.append([turn[0] for turn in turns])
+    assert called == []
+    assert [set(order) for order in orders] == [every] * 3, "nobody has two turns before all have had one"
+    assert orders[0] == orders[1][::-1] == orders[2]
+    assert [report["case"] for report in reports] == [(case.mode, case.batch) for case in settings.cases]
+    for report in reports:
+        assert [len(readings["clock"]) for readings in report["microseconds"].values()] == [8, 8]
 
 
 def ranks_of(process):

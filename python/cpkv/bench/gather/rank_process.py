@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cpkv.bench.gather.figures import WAYS, CaseReport, Way
-from cpkv.bench.gather.settings import SETTINGS_FILE, GatherCase, GatherSettings
+from cpkv.bench.gather.settings import SETTINGS_FILE, GatherSettings
 from cpkv.bench.gather.stopwatch import Stopwatch
 from cpkv.bench.nvidia_smi import nvidia_smi
 from cpkv.cp import CpSplit, as_last_hidden
@@ -31,7 +31,7 @@ PATIENCE_S: Final = 120.0
 WARM_UP: Final = 20
 """Repeats that are not counted: connections are made, and memory is."""
 TURN: Final = 20
-"""Repeats of a way, before it is another one's turn."""
+"""Repeats of a case and way, before it is another one's turn."""
 LEAD: Final = 2
 """Repeats at the begin of a turn that are not counted: caches have what the other way needs."""
 
@@ -102,7 +102,7 @@ def run(directory: Path, rank: int) -> None:
         **options,
     )
     stopwatch = Stopwatch(device)
-    cases = [_measured(settings, case, rank, device, stopwatch) for case in settings.cases]
+    cases = _measured(settings, rank, device, stopwatch)
     report = {"about": _about(settings), "cases": cases}
     (directory / f"{rank}.json").write_text(json.dumps(report), encoding="utf-8")
     dist.destroy_process_group()
@@ -113,26 +113,30 @@ def _read(directory: Path) -> GatherSettings:
     return GatherSettings(**read | {name: tuple(read[name]) for name in ("batches", "splits")})
 
 
-def _measured(
-    settings: GatherSettings, case: GatherCase, rank: int, device: torch.device, stopwatch: Stopwatch
-) -> CaseReport:
-    gathers = Gathers(case.split(settings.ranks, settings.tokens or 0), rank, settings.hidden or 0, device)
-    report = gathers.compared()
+def _measured(settings: GatherSettings, rank: int, device: torch.device, stopwatch: Stopwatch) -> list[CaseReport]:
+    """Measure all cases in turns: what slows the machine for a while slows each of them."""
+    tokens, hidden = settings.tokens or 0, settings.hidden or 0
+    measured = [Gathers(case.split(settings.ranks, tokens), rank, hidden, device) for case in settings.cases]
+    reports = [gathers.compared() for gathers in measured]
     parent, repeats = os.getppid(), settings.repeats or 0
-    ways = [(way, begin) for way in WAYS for begin in stopwatch.ways_to_begin]
+    works = [
+        (begin, gathers.call(way), report["microseconds"][way])
+        for gathers, report in zip(measured, reports, strict=True)
+        for way in WAYS
+        for begin in stopwatch.ways_to_begin
+    ]
     for turn in range(-1, -(-repeats // TURN)):
         if os.getppid() != parent:
             message = "the process that started the ranks is gone"
             raise CpkvError(message)
         lead, counted = (WARM_UP, 0) if turn < 0 else (LEAD, min(TURN, repeats - turn * TURN))
-        for way, begin in ways if turn % 2 else reversed(ways):
-            call = gathers.call(way)
+        for begin, call, microseconds in works if turn % 2 else reversed(works):
             for repeat in range(-lead, counted):
-                for reading, microseconds in begin(call).items():
-                    samples = report["microseconds"][way].setdefault(reading, [])
+                for reading, taken in begin(call).items():
+                    samples = microseconds.setdefault(reading, [])
                     if repeat >= 0:
-                        samples.append(round(microseconds, 3))
-    return report
+                        samples.append(round(taken, 3))
+    return reports
 
 
 def _counted(all_gather: AllGather, sent: list[int], tensor: Tensor) -> Tensor:
