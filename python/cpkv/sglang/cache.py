@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.mem_cache.base_prefix_cache import (
     BasePrefixCache,
@@ -29,7 +31,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 from cpkv._core import CacheManager, Hit
 from cpkv.errors import UsageError
 from cpkv.sglang.events import Events
-from cpkv.sglang.host import Host, Reservation
+from cpkv.sglang.host import Host, Reservation, Reserved
 from cpkv.sglang.keys import namespace_of, namespace_of_key, tokens_of, tokens_of_key
 from cpkv.sglang.pages import Pages, device_of
 from cpkv.sglang.prefix import Prefix
@@ -152,10 +154,10 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         if end <= first or prefix.lease.lost:
             return int(owned.cache_protected_len)
         self._settle(prefix, req, token_ids)
-        row = self.req_to_token_pool.req_to_token[owned.req_pool_idx]
         lease = prefix.lease
-        transaction = self.host.take(owned.req_pool_idx) if self.host is not None else None
-        pages = self._pages.of_row(row, first, end)
+        reserved = self.host.take(owned.req_pool_idx) if self.host is not None else None
+        pages = self._pages_of(owned.req_pool_idx, first, end, reserved)
+        transaction = reserved.transaction if reserved is not None else None
         inserted = self.manager.insert(tokens_of(token_ids, up_to), pages, lease, transaction)
         owned.cache_protected_len = end * self.page_size
         duplicates = inserted.duplicates
@@ -167,6 +169,15 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
             self._give_back(self._pages.token_indices(duplicates))
         self._check()
         return int(owned.cache_protected_len)
+
+    def _pages_of(self, row: int, first: int, end: int, reserved: Reserved | None) -> NDArray[np.int64]:
+        """The pages of a row from a place to before another one, as far as possible as they were read before."""
+        known = reserved.pages[: end - first] if reserved is not None else np.empty(0, np.int64)
+        first += len(known)
+        if first == end:
+            return known
+        others = self._pages.of_row(self.req_to_token_pool.req_to_token[row], first, end)
+        return np.concatenate([known, others]) if len(known) else others
 
     def _settle(self, prefix: Prefix, req: Any, token_ids: Sequence[int]) -> None:  # noqa: ANN401 - SGLang's
         """Let a request hold what it builds on, before anything is reserved or inserted with it.
@@ -344,15 +355,19 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     def _completed(self, batch: Any) -> Iterator[tuple[int, Reservation]]:  # noqa: ANN401 - SGLang's
         """For each request whose prompt a batch computes, the whole pages that are full after it."""
         decoding = {id(request) for request in batch.decoding_reqs or ()}
+        found, spans = [], []
         for request in batch.reqs:
             owned, prefix, computed = self._owned(request), request.last_node, self._extent(request)
-            row, first = owned.req_pool_idx, owned.cache_protected_len // self.page_size
+            first = owned.cache_protected_len // self.page_size
             end = max(computed - self.is_eagle, 0) // self.page_size
             if id(request) in decoding or end <= first or request.skip_radix_cache_insert or prefix.lease.lost:
                 continue
             self._settle(prefix, request, request.full_untruncated_fill_ids)
-            pages = self._pages.of_row(self.req_to_token_pool.req_to_token[row], first, end)
-            yield row, (tokens_of(request.full_untruncated_fill_ids, computed), pages, prefix.lease)
+            found.append((tokens_of(request.full_untruncated_fill_ids, computed), prefix.lease))
+            spans.append((owned.req_pool_idx, first, end))
+        pages = self._pages.of_rows(self.req_to_token_pool.req_to_token, spans)
+        for (row, _, _), (tokens, lease), those in zip(spans, found, pages, strict=True):
+            yield row, (tokens, those, lease)
 
     def release_host_resources(self) -> None:
         """Wait for copies and give the host memory back, at the end of the server."""

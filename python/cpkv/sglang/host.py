@@ -9,7 +9,7 @@ of a batch go in one call, so that the first layer of all of them comes first.
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,13 @@ _logger: Final = logging.getLogger("cpkv.sglang")
 
 Reservation = tuple[NDArray[np.int64], NDArray[np.int64], Lease]
 """Tokens, pages behind those of the lease, and the lease."""
+
+
+class Reserved(NamedTuple):
+    """What was reserved for a request's forward: its slots, and the pages that they are for."""
+
+    transaction: Transaction
+    pages: NDArray[np.int64]
 
 
 class Host:
@@ -53,7 +60,7 @@ class Host:
         self._step = 0
         self._loads: list[Transaction] = []
         """Restores of requests that the next batch has."""
-        self._reserved: dict[int, Transaction] = {}
+        self._reserved: dict[int, Reserved] = {}
         """By the row of its request: what was reserved for the forward and is not inserted yet."""
 
     # --- A forward ---
@@ -71,7 +78,8 @@ class Host:
             rows.append(row)
             batch.append(reservation)
         transactions = self._manager.reserve(batch) if batch else []
-        self._reserved.update(zip(rows, transactions, strict=True))
+        for row, transaction, (_, pages, _) in zip(rows, transactions, batch, strict=True):
+            self._reserved[row] = Reserved(transaction, pages)
         self.tier.begin_forward(transactions, list(leases))
 
     def end(self, *, has_run: bool) -> None:
@@ -80,7 +88,7 @@ class Host:
 
     # --- Requests ---
 
-    def take(self, row: int) -> Transaction | None:
+    def take(self, row: int) -> Reserved | None:
         """Return what was reserved for the request in a row, for its insertion; `None` if nothing was."""
         return self._reserved.pop(row, None)
 
@@ -89,10 +97,10 @@ class Host:
 
         Copies of it may be under way: pages of the request go back through `CacheManager.free`.
         """
-        transaction = self._reserved.pop(row, None)
-        if transaction is None:
+        reserved = self._reserved.pop(row, None)
+        if reserved is None:
             return False
-        transaction.abort()
+        reserved.transaction.abort()
         return True
 
     def restore(self, lease: Lease, pages: NDArray[np.int64]) -> PageIds:

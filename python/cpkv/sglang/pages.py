@@ -4,6 +4,7 @@ A page of SGLang is `page_size` consecutive rows of its pools; row 0, with page 
 never given out.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,34 @@ class Pages:
     def of_row(self, row: torch.Tensor, first_page: int, end_page: int) -> NDArray[np.int64]:
         """Return the pages that a request's row of token indices has at some places, dtype `int64`.
 
+        On a GPU the calling thread waits until its stream is there.
+
         Args:
             row: Token indices from the first token on, integer, shape `(tokens,)` or longer.
             first_page: Place in the prompt of the first page.
             end_page: Place behind the last one.
         """
-        size = self.page_size
-        firsts = row[first_page * size : end_page * size : size].to(torch.int64)
-        array: NDArray[np.int64] = (firsts // size if size > 1 else firsts).cpu().numpy()
+        return self._pages(row[first_page * self.page_size : end_page * self.page_size : self.page_size])
+
+    def of_rows(self, table: torch.Tensor, spans: Sequence[tuple[int, int, int]]) -> list[NDArray[np.int64]]:
+        """Return the pages of several rows at once, so that the calling thread waits once.
+
+        Args:
+            table: Token indices of all rows, integer, shape `(rows, tokens)`.
+            spans: Of each the row, the place of its first page and that behind its last one.
+        """
+        size, width = self.page_size, table.shape[1]
+        places = [row * width + np.arange(first * size, end * size, size) for row, first, end in spans]
+        if not places:
+            return []
+        there = torch.from_numpy(np.concatenate(places)).to(self._device, non_blocking=True)
+        pages = self._pages(table.reshape(-1)[there])
+        return np.split(pages, np.cumsum([len(each) for each in places])[:-1])
+
+    def _pages(self, firsts: torch.Tensor) -> NDArray[np.int64]:
+        """The pages that token indices are the first of."""
+        firsts = firsts.to(torch.int64)
+        array: NDArray[np.int64] = (firsts // self.page_size if self.page_size > 1 else firsts).cpu().numpy()
         return array
 
 
