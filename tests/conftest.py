@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 
 HAS_TORCH = find_spec("torch") is not None
-collect_ignore = [] if HAS_TORCH else ["with_torch", "gpu"]
+HAS_SGLANG = HAS_TORCH and find_spec("sglang") is not None
+collect_ignore = ["with_torch", "gpu"] * (not HAS_TORCH) + ["with_sglang"] * (not HAS_SGLANG)
 
 
 def pytest_report_header():
-    return (
-        [] if HAS_TORCH else "torch is not installed: tests/with_torch and tests/gpu are left out, see make test-torch"
-    )
+    left_out = []
+    if not HAS_TORCH:
+        left_out.append("torch is not installed: tests/with_torch and tests/gpu are left out, see make test-torch")
+    if not HAS_SGLANG:
+        left_out.append("SGLang is not installed: tests/with_sglang is left out, see make test-sglang")
+    return left_out
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ without it:
 - `index_keys`: DSA's indexer, which is written for GPUs only;
 - `drafts`: the backend's part in EAGLE, which it does not have;
 - `host_copies`: what SGLang's own host cache copies with, which is there on a GPU only.
+
+`controls` is for the tests.
 """
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -22,12 +24,13 @@ def register():
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", patch_scheduler, HookType.BEFORE)
 
 
-def patch_scheduler(*_, **__):
+def patch_scheduler(scheduler, *_, **__):
     """Patch before anything is made."""
     # They import what other processes do not need and would take seconds for.
-    from cpu_patches import drafts, host_copies, index_keys, latents  # noqa: PLC0415
+    from cpu_patches import controls, drafts, host_copies, index_keys, latents  # noqa: PLC0415
 
     latents.absorb()
     index_keys.store_on_cpu()
     drafts.follow_chains()
     host_copies.copy_by_indexing()
+    controls.watch(scheduler)

@@ -1,0 +1,117 @@
+"""What the tests need of an engine and SGLang does not have: a look at the cache, and faults that have to be noticed.
+
+A request of one of the keys in `ZEROED` that hits something reads zeroes. The environment variable `FAULT` names a
+fault of `FAULTS` that is there from the start.
+"""
+
+import os
+from collections import Counter
+
+from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController
+
+from cpkv.sglang.cache import PrefixCache
+from cpu_patches import host_copies
+
+FAULT = "CPKV_TEST_FAULT"
+
+_check = PrefixCache._check
+_give_back = PrefixCache._give_back
+_match_prefix = PrefixCache.match_prefix
+_make = PrefixCache.__init__
+_get_internal_state = SchedulerInternalStateController.get_internal_state
+
+
+def watch(scheduler):
+    """Install everything."""
+    counts = Counter()
+
+    def count_check(cache):
+        counts["integrity_checks"] += cache._checks_integrity
+        _check(cache)
+
+    def match_and_zero(cache, params):
+        result = _match_prefix(cache, params)
+        pools_of = ZEROED.get(params.key.extra_key)
+        if pools_of is not None and result.device_prefix_len:
+            rows = cache.path_device_indices(result.last_device_node)
+            for pool in pools_of(scheduler):
+                counts["zeroed_rows"] += zero(pool, rows)
+        return result
+
+    def tell(controller, asked):
+        told = _get_internal_state(controller, asked)
+        figures = {"available_tokens": scheduler.token_to_kv_pool_allocator.available_size()}
+        if isinstance(scheduler.tree_cache, PrefixCache):
+            figures |= scheduler.tree_cache.manager.stats().as_dict() | counts
+        told.internal_state["cache"] = figures
+        return told
+
+    PrefixCache._check = count_check
+    PrefixCache.match_prefix = match_and_zero
+    SchedulerInternalStateController.get_internal_state = tell
+    fault = os.environ.get(FAULT)
+    if fault is not None:
+        FAULTS[fault]()
+
+
+def zero(pool, rows):
+    """Zero rows of all layers and say how many."""
+    layers = [layer for name in ("k_buffer", "v_buffer", "kv_buffer") for layer in getattr(pool, name, ())]
+    for layer in layers:
+        layer[rows] = 0
+    return len(layers) * len(rows)
+
+
+ZEROED = {
+    "zeroed": lambda scheduler: [scheduler.token_to_kv_pool_allocator.get_kvcache()],
+    "zeroed drafts": lambda scheduler: [
+        runner.token_to_kv_pool for runner in scheduler.draft_worker._draft_model_runners()
+    ],
+}
+
+
+def leak():
+    """Whatever cpkv gives back, it keeps a page of it."""
+    PrefixCache._give_back = lambda cache, rows: _give_back(cache, rows[cache.page_size :])
+
+
+def free_twice():
+    """Whatever cpkv gives back, it gives the first page of it back twice."""
+
+    def twice(cache, rows):
+        _give_back(cache, rows)
+        _give_back(cache, rows[: cache.page_size].clone())
+
+    PrefixCache._give_back = twice
+
+
+class UnwrittenRows:
+    """Rows of requests in which cpkv cannot put the pages that it had already in place of those that it gives back."""
+
+    def __init__(self, rows):
+        self._rows = rows
+
+    def __getattr__(self, name):
+        return getattr(self._rows, name)
+
+    def write(self, *_):
+        pass
+
+
+def keep_rows():
+    """Requests go on naming pages that were given back."""
+
+    def make(cache, params, manager):
+        _make(cache, params, manager)
+        cache.req_to_token_pool = UnwrittenRows(cache.req_to_token_pool)
+
+    PrefixCache.__init__ = make
+
+
+def forget_copies():
+    """SGLang's own host cache copies nothing."""
+    for name in host_copies.NAMES:
+        host_copies.copy_by(name, host_copies.do_nothing)
+
+
+FAULTS = {"leak": leak, "free twice": free_twice, "keep rows": keep_rows, "forget copies": forget_copies}

@@ -1,0 +1,132 @@
+"""The main process of an engine: serves what the tests send over a connection, until they close it.
+
+    engine_main.py DESCRIPTOR
+
+What it gets first are the options of the engine; it answers when the engine runs. Then it gets
+`(call, arguments)` and answers with the result. An engine that dies takes this process with it, as SGLang has it:
+the tests see the connection closed.
+"""
+
+import asyncio
+import itertools
+import os
+import sys
+from multiprocessing.connection import Connection
+
+from served import Answer, Request
+from sglang import Engine
+from sglang.srt.managers.io_struct import GenerateReqInput
+
+_NUMBERS = itertools.count()
+
+
+def serve(connection):
+    """Start the engine and answer calls."""
+    # A process that was forked holds the connection too, and the tests would not see it closed.
+    os.register_at_fork(after_in_child=connection.close)
+    engine = Engine(**connection.recv())
+    engine.tokenizer_manager.dump_requests_before_crash = lambda: None  # it waits five seconds for a GPU to settle
+    connection.send(None)
+    engine.loop.run_until_complete(Calls(engine).answer(connection))
+    engine.shutdown()
+
+
+class Calls:
+    """What the tests can call."""
+
+    def __init__(self, engine):
+        self._manager = engine.tokenizer_manager
+
+    async def answer(self, connection):
+        """Answer calls. The loop runs while nothing is called: it has to hear when the scheduler dies."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                name, arguments = await loop.run_in_executor(None, connection.recv)
+            except EOFError:
+                return
+            connection.send(await getattr(self, name)(*arguments))
+
+    async def serve(self, requests: list[Request]) -> list[Answer]:
+        """Serve requests together."""
+        return await self._serve_all(requests, Times(len(requests)))
+
+    async def serve_and_flush(self, requests: list[Request], at: tuple[int, int]) -> tuple[list[Answer], bool]:
+        """Serve requests together, and flush the cache at some time."""
+        times = Times(len(requests))
+        serving = asyncio.create_task(self._serve_all(requests, times))
+        await times.wait(*at)
+        flushed = await self.flush()
+        return await serving, flushed
+
+    async def _serve_all(self, requests, times):
+        return await asyncio.gather(*(self._serve(place, request, times) for place, request in enumerate(requests)))
+
+    async def _serve(self, place, request, times):
+        if request.starts_at is not None:
+            await times.wait(*request.starts_at)
+        sent = GenerateReqInput(
+            rid=f"{next(_NUMBERS):06}",  # an abort hits all whose ids begin with its own
+            input_ids=list(request.prompt),
+            sampling_params={"max_new_tokens": request.new_tokens, "temperature": 0},
+            stream=True,
+            extra_key=request.extra_key,
+            cache_salt=request.cache_salt,
+            priority=request.priority,
+        )
+        abort = asyncio.create_task(self._abort(request, sent.rid, times))
+        async for output in self._manager.generate_request(sent, None):
+            last = output
+            await times.produced(place, len(output["output_ids"]))
+        abort.cancel()
+        told = last["meta_info"]
+        hits = told.get("cached_tokens_details") or {}
+        return Answer(
+            tokens=tuple(last["output_ids"]),
+            finish=told["finish_reason"]["type"],
+            hit=told.get("cached_tokens", 0),  # not told of a request that was aborted before it ran
+            device_hit=hits.get("device", 0),
+            host_hit=hits.get("host", 0),
+            retractions=told.get("num_retractions", 0),
+            accept_length=told.get("spec_accept_length"),
+        )
+
+    async def _abort(self, request, rid, times):
+        if request.aborted_at_pages is not None:
+            wanted = (await self.state())["inserted_pages"] + request.aborted_at_pages
+            while (await self.state())["inserted_pages"] < wanted:
+                pass
+        elif request.aborted_at is not None:
+            await times.wait(*request.aborted_at)
+        else:
+            return
+        self._manager.abort_request(rid)
+
+    async def flush(self) -> bool:
+        """Flush the cache; false if SGLang refuses."""
+        return (await self._manager.flush_cache()).success
+
+    async def state(self) -> dict[str, int]:
+        """What the cache has, and what the controls have counted."""
+        return (await self._manager.get_internal_state())[0]["cache"]
+
+
+class Times:
+    """How many tokens each request has produced."""
+
+    def __init__(self, requests):
+        self._tokens = [0] * requests
+        self._change = asyncio.Condition()
+
+    async def produced(self, request, tokens):
+        async with self._change:
+            self._tokens[request] = tokens
+            self._change.notify_all()
+
+    async def wait(self, request, tokens):
+        async with self._change:
+            await self._change.wait_for(lambda: self._tokens[request] >= tokens)
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))

@@ -1,0 +1,43 @@
+"""What the tests run: models, page sizes, drafts."""
+
+from typing import NamedTuple
+
+DRAFTED_TOKENS = 4
+
+
+class Setup(NamedTuple):
+    """An engine whose cache is tested."""
+
+    model: str
+    page_size: int
+    drafts: bool = False
+    pool_tokens: int = 1024
+    schedule: str = "fcfs"
+
+    def __str__(self):
+        return f"{self.model}{' with drafts' * self.drafts}, pages of {self.page_size}"
+
+    def options(self, models):
+        """What both the engine and the one that it is compared with are started with."""
+        options = {"model_path": str(models / self.model), "page_size": self.page_size, "chunked_prefill_size": 128}
+        if self.drafts:
+            options |= {
+                "speculative_algorithm": "EAGLE",
+                "speculative_draft_model_path": str(models / f"{self.model}_eagle"),
+                "speculative_num_steps": DRAFTED_TOKENS - 1,
+                "speculative_eagle_topk": 1,
+                "speculative_num_draft_tokens": DRAFTED_TOKENS,
+            }
+        return options
+
+    def cached(self, models):
+        """The options of the engine."""
+        return self.options(models) | {
+            "radix_cache_backend": "cpkv",
+            "max_total_tokens": self.pool_tokens,
+            "schedule_policy": self.schedule,
+        }
+
+    def uncached(self, models):
+        """The options of the engine that has no cache, and room for everything."""
+        return self.options(models) | {"disable_radix_cache": True, "max_total_tokens": 16384}
