@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # What needs torch is tested in an environment of its own, which is 2 GB.
 TORCH_VENV := .venv-torch
+WHEELS := target/wheels
 export VIRTUAL_ENV := $(abspath $(VENV))
 export CARGO_TERM_COLOR ?= auto
 # maturin refuses to choose between two environments.
@@ -18,6 +19,7 @@ IN_LOOM := cd rust/loom && RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=../../target/
 
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 PYTHON_SOURCES := python tests benchmarks tools
+PACKAGE_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -64,6 +66,17 @@ $(TORCH_VENV)/.installed: requirements/torch.txt requirements/run.txt tools/torc
 	PYTHON="$(PYTHON)" tools/torch_environment.sh $(TORCH_VENV)
 	@touch $@
 
+$(TORCH_VENV)/.sglang-installed: requirements/sglang.txt tools/sglang_environment.sh $(TORCH_VENV)/.installed
+	tools/sglang_environment.sh $(TORCH_VENV)
+	@touch $@
+
+# As users install it: SGLang finds cpkv through an entry point, which a folder on the path does not have.
+$(TORCH_VENV)/.cpkv-installed: $(VENV)/.built $(PACKAGE_SOURCES) $(TORCH_VENV)/.sglang-installed
+	rm -rf $(WHEELS)
+	$(BIN)/maturin build --quiet --release --out $(WHEELS)
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(WHEELS)/*.whl
+	@touch $@
+
 .PHONY: build
 build: $(VENV)/.built ## Build the extension in release mode and install cpkv into .venv
 
@@ -82,7 +95,7 @@ replay: build ## Replay a made-up conversation workload on one tier, then on two
 
 # The models of what is lock-free are explored whole in some three seconds.
 .PHONY: test
-test: test-rust loom test-python test-torch ## Install what is needed and run every test
+test: test-rust loom test-python test-torch test-sglang ## Install what is needed and run every test
 
 .PHONY: test-rust
 test-rust: tools ## Run the tests of the core
@@ -97,6 +110,10 @@ test-python: build $(VENV)/.dev-installed ## Run the tests of the package and th
 .PHONY: test-torch
 test-torch: build $(TORCH_VENV)/.installed ## Run the tests of what needs torch: the kernels, on the CPU
 	TRITON_INTERPRET=1 PYTHONPATH=python $(TORCH_VENV)/bin/python -m pytest tests/with_torch tests/gpu
+
+.PHONY: test-sglang
+test-sglang: $(TORCH_VENV)/.cpkv-installed ## Run the tests of cpkv in SGLang: its engine, on the CPU
+	$(TORCH_VENV)/bin/python -m pytest tests/with_sglang
 
 .PHONY: loom
 loom: tools ## Explore the models of what is lock-free, with their negative controls
