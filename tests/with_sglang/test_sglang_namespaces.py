@@ -1,0 +1,37 @@
+"""Requests of different keys and salts find nothing of each other."""
+
+import itertools
+
+import pytest
+from prefixes import Prefixes
+from prompts import Prompts
+from served import Request
+from setups import Setup
+
+SETUPS = [Setup("llama", 1), Setup("mla", 64), Setup("llama", 64, drafts=True)]
+SPACES = list(itertools.product((None, "an adapter"), (None, "a salt", "salt")))
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_a_prompt_is_found_in_its_own_space_only(setup, cached_engine, same_answers):
+    engine = cached_engine(setup, max_total_tokens=4096)
+    prompts, prefixes = Prompts(11), Prefixes(setup.page_size, drafts=setup.drafts)
+    prompt = prompts.tokens(300)  # longer than a chunk, so that it is found while it is computed
+    for round_, (key, salt) in itertools.product(range(2), SPACES):
+        request = Request(prompt, extra_key=key, cache_salt=salt)
+        [answer] = engine.serve(request)
+        same_answers(setup, [request], [answer])
+        assert answer.device_hit in prefixes.hits(request)
+        assert bool(answer.device_hit) == bool(round_)
+        prefixes.add(request, answer.tokens)
+    assert engine.settle()["namespaces"] == len(SPACES)
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_spaces_are_served_together(setup, cached_engine, same_answers):
+    engine = cached_engine(setup)
+    prompt = Prompts(12).tokens(200)
+    requests = [Request(prompt, extra_key=key, cache_salt=salt) for key, salt in SPACES]
+    for _ in range(2):
+        same_answers(setup, requests, engine.serve(*requests))
+    assert engine.settle()["device_evicted_pages"] > 0
