@@ -1,0 +1,95 @@
+"""An engine whose options do not go together with cpkv does not start, and says why."""
+
+from types import SimpleNamespace
+
+import pytest
+from engines import EngineDiedError
+from setups import Setup
+
+from cpkv import ConfigError
+from cpkv.sglang.options import check_options
+
+
+def context(**given):
+    """What cpkv reads of what SGLang makes a cache of, with nothing to refuse but what is given."""
+    params = {"page_size": 64, "eviction_policy": "lru", "allocator_page_size": 64}
+    parts = {"is_hybrid_swa": False, "is_hybrid_ssm": False}
+    params |= {name: given.pop(name) for name in params.keys() & given.keys()}
+    parts |= {name: given.pop(name) for name in parts.keys() & given.keys()}
+    allocator = SimpleNamespace(page_size=params.pop("allocator_page_size"))
+    return SimpleNamespace(
+        server_args=SimpleNamespace(**given),
+        params=SimpleNamespace(**params, token_to_kv_pool_allocator=allocator),
+        **parts,
+    )
+
+
+REFUSED = {
+    "--disable-radix-cache (set)": {"disable_radix_cache": True},
+    "--enable-hierarchical-cache (set)": {"enable_hierarchical_cache": True},
+    "--enable-session-radix-cache (set)": {"enable_session_radix_cache": True},
+    "--enable-streaming-session (set)": {"enable_streaming_session": True},
+    "--enable-lmcache (set)": {"enable_lmcache": True},
+    "--enable-flexkv (set)": {"enable_flexkv": True},
+    "--enable-unified-cache-external-linker (set)": {"enable_unified_cache_external_linker": True},
+    "--enable-kv-cache-sharding (set)": {"enable_kv_cache_sharding": True},
+    "--enable-hisparse (set)": {"enable_hisparse": True},
+    "--schedule-policy dfs-weight": {"schedule_policy": "dfs-weight"},
+    "--hicache-storage-backend file": {"hicache_storage_backend": "file"},
+    "--disaggregation-decode-retraction-backup host_pool": {"disaggregation_decode_retraction_backup": "host_pool"},
+    "--dllm-algorithm any": {"dllm_algorithm": "any"},
+    "the model's sliding-window layers (found)": {"is_hybrid_swa": True},
+    "the model's recurrent (Mamba) layers (found)": {"is_hybrid_ssm": True},
+    "--radix-eviction-policy tlru": {"eviction_policy": "tlru"},
+    "--page-size 64": {"allocator_page_size": 128},
+}
+
+
+def lines_of(refusal):
+    head, *lines = str(refusal.value).splitlines()
+    assert head == "--radix-cache-backend cpkv does not go together with"
+    return lines
+
+
+@pytest.mark.parametrize(("named", "given"), REFUSED.items(), ids=REFUSED)
+def test_one_option(named, given):
+    with pytest.raises(ConfigError) as refusal:
+        check_options(context(**given))
+    [line] = lines_of(refusal)
+    assert line.startswith(f"  {named}: ")
+    assert len(line) > len(f"  {named}: "), "and what to do instead"
+
+
+def test_all_options_are_named_at_once():
+    given = {name: value for options in REFUSED.values() for name, value in options.items()}
+    with pytest.raises(ConfigError) as refusal:
+        check_options(context(**given))
+    assert sorted(line.split(": ")[0].strip() for line in lines_of(refusal)) == sorted(REFUSED)
+
+
+def test_options_that_go_together():
+    check_options(
+        context(
+            disable_radix_cache=False,
+            schedule_policy="lpm",
+            hicache_storage_backend=None,
+            disaggregation_decode_retraction_backup="cpu_tensor",
+        )
+    )
+
+
+def test_the_engine_does_not_start_and_logs_the_message(models, template):
+    options = Setup("llama", 64).cached(models) | {
+        "enable_hierarchical_cache": True,
+        "hicache_io_backend": "direct",
+        "schedule_policy": "dfs-weight",
+    }
+    with pytest.raises(EngineDiedError) as died:
+        template.start(options)
+    assert died.value.exit_code != 0
+    at = died.value.log.index("cpkv.ConfigError: --radix-cache-backend cpkv does not go together with")
+    message = died.value.log[at:].splitlines()[1:3]
+    assert [line.split(":")[0] for line in message] == [
+        "  --enable-hierarchical-cache (set)",
+        "  --schedule-policy dfs-weight",
+    ]
