@@ -32,7 +32,7 @@ from cpkv._core import CacheManager, Hit
 from cpkv.errors import UsageError
 from cpkv.sglang.events import Events
 from cpkv.sglang.host import Host, Reservation, Reserved
-from cpkv.sglang.keys import namespace_of, namespace_of_key, tokens_of, tokens_of_key
+from cpkv.sglang.keys import namespace_of, namespace_of_key, priority_of, tokens_of, tokens_of_key
 from cpkv.sglang.pages import Pages, device_of
 from cpkv.sglang.prefix import Prefix
 
@@ -91,9 +91,8 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         key = params.key
         namespace = namespace_of_key(key)
         hit = self.manager.match(tokens_of_key(key), namespace=namespace)
-        request = params.req
-        priority = request.priority or 0 if request is not None else 0
-        return self._match_result(hit, Prefix(self.manager, hit, namespace, priority, request))
+        priority = priority_of(None if params.req is None else params.req.priority)
+        return self._match_result(hit, Prefix(self.manager, hit, namespace, priority, params.req))
 
     def _match_result(self, hit: Hit, prefix: Prefix) -> MatchResult:
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""From SGLang's keys and requests to tokens and namespaces of cpkv."""
+"""From SGLang's keys and requests to tokens, namespaces and priorities of cpkv."""
 
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sglang.srt.mem_cache.radix_cache import RadixKey
+
+LEAST_PRIORITY: Final = -(2**31)
+MOST_PRIORITY: Final = 2**31 - 1
+"""Priorities of cpkv have 32 bits."""
+
+
+def priority_of(priority: int | None) -> int:
+    """Return a priority that cpkv takes. SGLang gives a request that names none the least, or most, of 64 bits."""
+    return min(max(priority or 0, LEAST_PRIORITY), MOST_PRIORITY)
 
 
 def namespace_of(extra_key: str | None, cache_salt: str | None = None) -> Namespace:
