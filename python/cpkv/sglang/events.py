@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 
 from cpkv._core import CacheEvent
@@ -36,16 +37,22 @@ class Events:
             return AllBlocksCleared()
         medium = _MEDIA[event.medium]
         if event.kind == "removed":
-            return BlockRemoved(block_hashes=event.page_hashes, medium=medium)
+            return BlockRemoved(block_hashes=_signed(event.page_hashes), medium=medium)
         tokens: list[Any] = event.token_ids
         if self._is_eagle:
             # A page of pairs ends with the token behind it.
             tokens = list(pairwise(tokens))
         return BlockStored(
-            block_hashes=event.page_hashes,
-            parent_block_hash=event.parent_hash,
+            block_hashes=_signed(event.page_hashes),
+            parent_block_hash=None if event.parent_hash is None else _signed([event.parent_hash])[0],
             token_ids=tokens,
             block_size=self._page_size,
             lora_id=None,
             medium=medium,
         )
+
+
+def _signed(hashes: list[int]) -> list[int]:
+    """SGLang's hashes have a sign, and readers of its events rely on 64 bits with it."""
+    signed: list[int] = np.array(hashes, np.uint64).view(np.int64).tolist()
+    return signed
