@@ -1,12 +1,19 @@
 """Engines that the tests share. Starting one takes seconds."""
 
+import importlib
 import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
 from engines import Template
 from served import Request
 from tiny_models import write_models
+
+with warnings.catch_warnings():
+    # Once, and before tests look: SGLang warns of what a machine without a GPU does not have.
+    warnings.simplefilter("ignore")
+    importlib.import_module("sglang.srt.managers.schedule_batch")
 
 SECONDS = 300
 """For one test, which may be the first to start engines."""

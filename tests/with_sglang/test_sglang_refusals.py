@@ -12,8 +12,8 @@ from cpkv.sglang.options import check_options
 
 def context(**given):
     """What cpkv reads of what SGLang makes a cache of, with nothing to refuse but what is given."""
-    params = {"page_size": 64, "eviction_policy": "lru", "allocator_page_size": 64}
-    parts = {"is_hybrid_swa": False, "is_hybrid_ssm": False}
+    params = {"page_size": 64, "eviction_policy": "lru", "allocator_page_size": 64, "is_eagle": False, "pp_size": 1}
+    parts = {"is_hybrid_swa": False, "is_hybrid_ssm": False, "enable_hierarchical_cache": False, "tp_size": 1}
     params |= {name: given.pop(name) for name in params.keys() & given.keys()}
     parts |= {name: given.pop(name) for name in parts.keys() & given.keys()}
     allocator = SimpleNamespace(page_size=params.pop("allocator_page_size"))
@@ -26,7 +26,9 @@ def context(**given):
 
 REFUSED = {
     "--disable-radix-cache (set)": {"disable_radix_cache": True},
-    "--enable-hierarchical-cache (set)": {"enable_hierarchical_cache": True},
+    "--enable-hierarchical-cache with --tp-size 2": {"enable_hierarchical_cache": True, "tp_size": 2},
+    "--enable-hierarchical-cache with --pp-size 2": {"enable_hierarchical_cache": True, "pp_size": 2},
+    "--enable-hierarchical-cache with a draft model": {"enable_hierarchical_cache": True, "is_eagle": True},
     "--enable-session-radix-cache (set)": {"enable_session_radix_cache": True},
     "--enable-streaming-session (set)": {"enable_streaming_session": True},
     "--enable-lmcache (set)": {"enable_lmcache": True},
@@ -68,8 +70,10 @@ def test_all_options_are_named_at_once():
 
 
 def test_options_that_go_together():
+    check_options(context(tp_size=2, pp_size=2, is_eagle=True))
     check_options(
         context(
+            enable_hierarchical_cache=True,
             disable_radix_cache=False,
             schedule_policy="lpm",
             hicache_storage_backend=None,
@@ -79,7 +83,7 @@ def test_options_that_go_together():
 
 
 def test_the_engine_does_not_start_and_logs_the_message(models, template):
-    options = Setup("llama", 64).cached(models) | {
+    options = Setup("llama", 64, drafts=True).cached(models) | {
         "enable_hierarchical_cache": True,
         "hicache_io_backend": "direct",
         "schedule_policy": "dfs-weight",
@@ -90,6 +94,18 @@ def test_the_engine_does_not_start_and_logs_the_message(models, template):
     at = died.value.log.index("cpkv.ConfigError: --radix-cache-backend cpkv does not go together with")
     message = died.value.log[at:].splitlines()[1:3]
     assert [line.split(":")[0] for line in message] == [
-        "  --enable-hierarchical-cache (set)",
         "  --schedule-policy dfs-weight",
+        "  --enable-hierarchical-cache with a draft model",
     ]
+
+
+def test_a_host_tier_that_does_not_hold_a_request_is_refused_with_the_size_that_does(models, template):
+    options = Setup("llama", 64).cached(models) | {
+        "enable_hierarchical_cache": True,
+        "hicache_io_backend": "direct",
+        "hicache_ratio": 0.5,
+    }
+    with pytest.raises(EngineDiedError) as died:
+        template.start(options)
+    assert "cpkv.ConfigError: --hicache-ratio 0.5: the host holds 8 pages of" in died.value.log
+    assert "use --hicache-size" in died.value.log

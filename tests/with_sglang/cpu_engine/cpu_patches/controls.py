@@ -9,6 +9,7 @@ from collections import Counter
 
 from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController
 
+from cpkv.drivers import HostTier
 from cpkv.sglang.cache import PrefixCache
 from cpu_patches import host_copies
 
@@ -18,6 +19,7 @@ _check = PrefixCache._check
 _give_back = PrefixCache._give_back
 _match_prefix = PrefixCache.match_prefix
 _make = PrefixCache.__init__
+_load = HostTier.load
 _get_internal_state = SchedulerInternalStateController.get_internal_state
 
 
@@ -43,6 +45,8 @@ def watch(scheduler):
         figures = {"available_tokens": scheduler.token_to_kv_pool_allocator.available_size()}
         if isinstance(scheduler.tree_cache, PrefixCache):
             figures |= scheduler.tree_cache.manager.stats().as_dict() | counts
+            if scheduler.tree_cache.host is not None:
+                figures |= scheduler.tree_cache.host.tier.counts.as_dict()
         told.internal_state["cache"] = figures
         return told
 
@@ -101,8 +105,8 @@ class UnwrittenRows:
 def keep_rows():
     """Requests go on naming pages that were given back."""
 
-    def make(cache, params, manager):
-        _make(cache, params, manager)
+    def make(cache, *arguments):
+        _make(cache, *arguments)
         cache.req_to_token_pool = UnwrittenRows(cache.req_to_token_pool)
 
     PrefixCache.__init__ = make
@@ -114,4 +118,25 @@ def forget_copies():
         host_copies.copy_by(name, host_copies.do_nothing)
 
 
-FAULTS = {"leak": leak, "free twice": free_twice, "keep rows": keep_rows, "forget copies": forget_copies}
+def zero_restores():
+    """What comes back from the host is overwritten when all of it is there, before anybody reads it."""
+
+    def load(tier, operations):
+        _load(tier, operations)
+        tier.engine.synchronize()
+        for operation in operations:
+            for buffers in tier._restore.device.buffers.values():
+                for tensor in buffers.owners:
+                    pages = tensor.view(buffers.pages, -1)
+                    pages[operation.plan()[0].tolist()] = 0
+
+    HostTier.load = load
+
+
+FAULTS = {
+    "zero restores": zero_restores,
+    "leak": leak,
+    "free twice": free_twice,
+    "keep rows": keep_rows,
+    "forget copies": forget_copies,
+}

@@ -3,16 +3,14 @@
 import random
 
 import pytest
-
-pytest.importorskip("sglang", reason="needs SGLang")
+from scheduling import TieredScheduler, context
 from sglang.srt.runtime_context import get_context
-from test_requests import Work
+from test_sglang_requests import Work
 
 from cpkv.device.cpu import CpuEngine
 from cpkv.sglang.cache import CHECK_INTEGRITY
-from sglang_requests import TieredScheduler, context
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(autouse=True)

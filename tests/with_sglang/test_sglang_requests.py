@@ -4,16 +4,14 @@ import random
 from array import array
 
 import pytest
-
-pytest.importorskip("sglang", reason="needs SGLang")
+from scheduling import Request, Scheduler, context
 from sglang.srt.mem_cache.registry import default_radix_cache_factory
 from sglang.srt.runtime_context import get_context
 
 from cpkv.sglang.cache import CHECK_INTEGRITY
 from cpkv.sglang.plugin import make_cache
-from sglang_requests import Request, Scheduler, context
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 VOCABULARY = 30
 MOST_TOKENS = 160

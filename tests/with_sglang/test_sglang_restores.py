@@ -1,0 +1,76 @@
+"""SGLang's engine with a host tier: what the device has evicted comes back, and the tokens stay the same."""
+
+import pytest
+from prompts import Prompts
+from served import Request
+from setups import Setup
+
+SETUPS = [Setup("llama", 16, pool_tokens=640), Setup("mla", 64, pool_tokens=640), Setup("dsa", 64, pool_tokens=640)]
+
+
+@pytest.fixture
+def tiered(cached_engine):
+    def start(setup, **variables):
+        return cached_engine(
+            setup, enable_hierarchical_cache=True, hicache_io_backend="direct", hicache_ratio=8.0, **variables
+        )
+
+    return start
+
+
+def check_nothing_is_left(engine, setup):
+    """Every page and slot is free or in the cache, no copy is under way, and no forward was copied all at once."""
+    state = engine.settle()
+    cached = state["device_cached_pages"]
+    assert state["device_evictable_pages"] == cached
+    assert state["available_tokens"] + cached * setup.page_size == setup.pool_tokens
+    assert state["open_operations"] == state["host_reserved_slots"] == state["host_draining_slots"] == 0
+    assert state["hooked_forwards"] > 0
+    assert state["all_layer_forwards"] == 0
+    return state
+
+
+def serve_until_the_first_is_evicted(engine):
+    prompts = Prompts(61)
+    requests = [Request(prompts.tokens(400)) for _ in range(3)]
+    requests.append(requests[0])
+    answers = []
+    for request in requests:
+        answers += engine.serve(request)
+        engine.settle()
+    assert [answer.hit for answer in answers] == [0, 0, 0, 384 if answers[3].hit % 64 == 0 else 399 // 16 * 16]
+    assert answers[3].host_hit > 0
+    return requests, answers
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_what_the_device_has_evicted_comes_back(setup, tiered, same_answers):
+    engine = tiered(setup)
+    same_answers(setup, *serve_until_the_first_is_evicted(engine))
+    assert check_nothing_is_left(engine, setup)["restored_pages"] > 0
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_conversations_that_the_device_does_not_hold(setup, tiered, same_answers):
+    """Several at once, in chunks, with aborts in between and a flush at the end."""
+    engine, prompts = tiered(setup), Prompts(62)
+    said = dict.fromkeys(range(4), prompts.tokens(60))
+    host_hits = 0
+    for _ in range(4):
+        requests = [Request(history + prompts.tokens(30)) for history in said.values()]
+        answers = engine.serve(*requests)
+        same_answers(setup, requests, answers)
+        host_hits += sum(answer.host_hit for answer in answers)
+        said = {who: one.prompt + two.tokens for who, one, two in zip(said, requests, answers, strict=True)}
+    assert host_hits > 0
+    check_nothing_is_left(engine, setup)
+    assert engine.flush()
+    state = engine.settle()
+    assert (state["device_cached_pages"], state["host_cached_slots"]) == (0, 0)
+
+
+@pytest.mark.parametrize("setup", SETUPS[:2], ids=str)
+def test_a_restore_that_brings_zeroes_gives_wrong_tokens(setup, tiered):
+    engine = tiered(setup, CPKV_TEST_FAULT="zero restores")
+    _, (right, _, _, wrong) = serve_until_the_first_is_evicted(engine)
+    assert wrong.tokens != right.tokens
