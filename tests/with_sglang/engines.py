@@ -24,7 +24,7 @@ ENVIRONMENT = {
     # SGLang counts the pages after each step, not only when it is idle, and looks for pages that are free and used.
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
     "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
-    "CPKV_SGLANG_CHECK_INTEGRITY": "1",
+    "CPKV_DEBUG_SGLANG_INTEGRITY": "1",
 }
 OPTIONS = {
     "device": "cpu",

@@ -1,13 +1,17 @@
 """The host tier under random requests: real copies in threads that are late, every byte that a layer reads compared."""
 
 import random
+from array import array
 
 import pytest
-from scheduling import TieredScheduler, context
+from scheduling import Request, TieredScheduler, context
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.runtime_context import get_context
 from test_sglang_requests import Work
 
+from cpkv.device import BACKUP, RESTORE
 from cpkv.device.cpu import CpuEngine
+from cpkv.errors import UsageError
 from cpkv.sglang.cache import CHECK_INTEGRITY
 
 pytestmark = pytest.mark.timeout(120)
@@ -45,4 +49,116 @@ def test_every_layer_reads_what_was_computed_for_its_tokens(page_size, is_eagle,
     assert stats.committed_pages > 0
     assert not counts.all_layer_forwards
     assert stats.host_reserved_slots == stats.host_draining_slots == stats.open_operations == 0
+    scheduler.cache.release_host_resources()
+
+
+def drained(scheduler):
+    while len(scheduler.cache.ongoing_write_through):
+        scheduler.tick()
+
+
+def test_a_request_whose_restore_has_failed_is_aborted_and_others_go_on(caplog):
+    fails = set()
+    made_of = context(pages=100, page_size=4)
+    engine = CpuEngine(fails=lambda stream, _: stream in fails)
+    scheduler = TieredScheduler(made_of, engine, slots=400)
+    tokens, others = array("q", range(90)), array("q", range(100, 190))
+    first, other = Request(0, tokens), Request(1, others)
+    for request in (first, other):
+        scheduler.start(request)
+        scheduler.extend(request, len(request.tokens))
+        scheduler.keep(request)
+    scheduler.finish(first)
+    drained(scheduler)
+    scheduler.cache.evict(EvictParams(num_tokens=400))
+    scheduler.scribble()
+    fails.add(RESTORE)
+    unlucky = Request(2, tokens)
+    scheduler.start(unlucky)
+    assert unlucky.host_hit_length == 88
+    with caplog.at_level("WARNING", logger="cpkv"):
+        drained(scheduler)
+    assert unlucky.to_finish.message.startswith("what the request found on the host could not be read back")
+    assert other.to_finish is None
+    assert "request 2 is aborted" in caplog.text
+    # What SGLang does with it then keeps nothing, and loses nothing.
+    unlucky.extend_end = len(tokens)
+    scheduler.cache.checkpoint(unlucky, up_to=88)
+    scheduler.running.remove(unlucky)
+    scheduler.cache.unlock(unlucky.lock)
+    drained(scheduler)
+    scheduler.check_sizes()
+    fails.clear()
+    again = Request(3, tokens)
+    scheduler.start(again)
+    assert again.host_hit_length == 88, "the host copy is still there"
+    scheduler.extend(again, len(tokens))
+    for request in (again, other):
+        scheduler.finish(request)
+    scheduler.flush()
+    scheduler.cache.release_host_resources()
+
+
+def test_a_forward_whose_copies_fail_leaves_no_host_copy():
+    scheduler = TieredScheduler(
+        context(pages=100, page_size=4), CpuEngine(fails=lambda stream, _: stream == BACKUP), slots=400
+    )
+    request = Request(0, array("q", range(90)))
+    scheduler.start(request)
+    scheduler.extend(request, 90)
+    scheduler.finish(request)
+    drained(scheduler)
+    stats = scheduler.host.tier.cache.stats()
+    assert stats.rolled_back_operations == 1
+    assert stats.device_cached_pages == 22
+    scheduler.flush()
+    scheduler.cache.release_host_resources()
+
+
+def test_a_host_prefix_that_there_is_no_room_for_is_computed_again():
+    scheduler = TieredScheduler(context(pages=50, page_size=4), CpuEngine(), slots=400)
+    tokens = array("q", range(90))
+    first = Request(0, tokens)
+    scheduler.start(first)
+    scheduler.extend(first, 90)
+    scheduler.finish(first)
+    drained(scheduler)
+    scheduler.cache.evict(EvictParams(num_tokens=200))
+    scheduler.scribble()
+    big = Request(1, array("q", range(200, 310)))
+    scheduler.start(big)
+    scheduler.extend(big, 110)
+    scheduler.keep(big)
+    unlucky = Request(2, tokens)
+    scheduler.start(unlucky)
+    assert (unlucky.host_hit_length, unlucky.prefix_len) == (88, 88)
+    scheduler.abort(unlucky)
+    drained(scheduler)
+    scheduler.cache.evict(EvictParams(num_tokens=200))
+    scheduler.scribble()
+    bigger = Request(3, array("q", range(400, 450)))
+    scheduler.start(bigger)
+    scheduler.extend(bigger, 50)
+    unlucky = Request(4, tokens)
+    scheduler.start(unlucky)
+    assert (unlucky.host_hit_length, unlucky.prefix_len) == (88, 0), "36 tokens are left"
+    scheduler.finish(big)
+    scheduler.extend(unlucky, 90)
+    for request in (unlucky, bigger):
+        scheduler.finish(request)
+    scheduler.flush()
+    scheduler.cache.release_host_resources()
+
+
+def test_a_flush_with_requests_is_refused_and_nothing_is_forgotten():
+    scheduler = TieredScheduler(context(pages=50, page_size=4), CpuEngine(), slots=400)
+    request = Request(0, array("q", range(30)))
+    scheduler.start(request)
+    scheduler.extend(request, 30)
+    scheduler.keep(request)
+    with pytest.raises(UsageError, match="while requests hold 28 tokens"):
+        scheduler.cache.reset()
+    scheduler.finish(request)
+    scheduler.flush()
+    scheduler.cache.release_host_resources()
     scheduler.cache.release_host_resources()

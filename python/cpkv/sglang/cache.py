@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
-CHECK_INTEGRITY: Final = "CPKV_SGLANG_CHECK_INTEGRITY"
+CHECK_INTEGRITY: Final = "CPKV_DEBUG_SGLANG_INTEGRITY"
 """Set to 1, the core recounts everything after each change: for tests, and to find who is to blame."""
 
 _logger: Final = logging.getLogger("cpkv.sglang")
