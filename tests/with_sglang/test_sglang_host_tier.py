@@ -2,6 +2,7 @@
 
 import random
 from array import array
+from contextlib import contextmanager
 
 import pytest
 from scheduling import Request, TieredScheduler, context
@@ -86,8 +87,7 @@ def test_a_request_whose_restore_has_failed_is_aborted_and_others_go_on(caplog):
     scheduler.cache.checkpoint(unlucky, up_to=88)
     scheduler.running.remove(unlucky)
     scheduler.cache.unlock(unlucky.lock)
-    drained(scheduler)
-    scheduler.check_sizes()
+    scheduler.tick()
     fails.clear()
     again = Request(3, tokens)
     scheduler.start(again)
@@ -161,4 +161,59 @@ def test_a_flush_with_requests_is_refused_and_nothing_is_forgotten():
     scheduler.finish(request)
     scheduler.flush()
     scheduler.cache.release_host_resources()
+    scheduler.cache.release_host_resources()
+
+
+def test_a_forward_without_hooks_is_copied_at_its_end_in_stream_order():
+    orders = []
+
+    @contextmanager
+    def in_order():
+        orders.append("entered")
+        yield
+        orders.append("left")
+
+    scheduler = TieredScheduler(context(pages=50, page_size=4), CpuEngine(), slots=400, in_stream_order=in_order)
+    request = Request(0, array("q", range(30)))
+    scheduler.start(request)
+    for module in scheduler.modules:
+        module.hook = lambda *_: None
+    orders.clear()
+    scheduler.extend(request, 30)
+    assert orders == ["entered", "left"]
+    scheduler.keep(request)
+    scheduler.finish(request)
+    drained(scheduler)
+    assert scheduler.host.tier.counts.all_layer_forwards == {"graph replay": 1}
+    assert scheduler.host.tier.cache.stats().committed_pages == 7
+    scheduler.cache.evict(EvictParams(num_tokens=200))
+    scheduler.scribble()
+    again = Request(1, array("q", range(30)))
+    scheduler.start(again)
+    assert again.host_hit_length == 28
+    scheduler.extend(again, 30)
+    scheduler.finish(again)
+    scheduler.flush()
+    scheduler.cache.release_host_resources()
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_token_that_is_counted_and_not_sampled_yet_is_not_kept(page_size):
+    """As it is when a prompt's last chunk and its first token are computed in mixed batches."""
+    scheduler = TieredScheduler(context(pages=100, page_size=page_size), CpuEngine(), slots=400)
+    request = Request(0, array("q", range(7)))
+    scheduler.start(request)
+    scheduler.extend(request, 7)
+    request.extend_end = 8
+    scheduler.cache.checkpoint(request, up_to=8)
+    assert request.kv.cache_protected_len == 7 // page_size * page_size
+    scheduler.finish(request)
+    scheduler.flush()
+    scheduler.cache.release_host_resources()
+
+
+def test_sglang_asks_how_many_layers_there_are():
+    scheduler = TieredScheduler(context(pages=50, page_size=4), CpuEngine(), slots=400)
+    assert scheduler.host.waits.num_layers == len(scheduler.layers)
+    scheduler.host.waits.wait_until(scheduler.host.waits.num_layers - 1)
     scheduler.cache.release_host_resources()

@@ -16,7 +16,7 @@ def context(**given):
     parts = {"is_hybrid_swa": False, "is_hybrid_ssm": False, "enable_hierarchical_cache": False, "tp_size": 1}
     params |= {name: given.pop(name) for name in params.keys() & given.keys()}
     parts |= {name: given.pop(name) for name in parts.keys() & given.keys()}
-    allocator = SimpleNamespace(page_size=params.pop("allocator_page_size"))
+    allocator = SimpleNamespace(page_size=params.pop("allocator_page_size"), device=given.pop("device", "cpu"))
     return SimpleNamespace(
         server_args=SimpleNamespace(**given),
         params=SimpleNamespace(**params, token_to_kv_pool_allocator=allocator),
@@ -28,6 +28,8 @@ REFUSED = {
     "--disable-radix-cache (set)": {"disable_radix_cache": True},
     "--enable-hierarchical-cache with --tp-size 2": {"enable_hierarchical_cache": True, "tp_size": 2},
     "--enable-hierarchical-cache with --pp-size 2": {"enable_hierarchical_cache": True, "pp_size": 2},
+    "--enable-hierarchical-cache with --enable-pdmux": {"enable_hierarchical_cache": True, "enable_pdmux": True},
+    "--enable-hierarchical-cache with graphs of the prefill": {"enable_hierarchical_cache": True, "device": "cuda"},
     "--enable-hierarchical-cache with a draft model": {"enable_hierarchical_cache": True, "is_eagle": True},
     "--enable-session-radix-cache (set)": {"enable_session_radix_cache": True},
     "--enable-streaming-session (set)": {"enable_streaming_session": True},
@@ -70,7 +72,9 @@ def test_all_options_are_named_at_once():
 
 
 def test_options_that_go_together():
-    check_options(context(tp_size=2, pp_size=2, is_eagle=True))
+    check_options(context(tp_size=2, pp_size=2, is_eagle=True, device="cuda"))
+    for graphs in ("disable_prefill_cuda_graph", "disable_cuda_graph"):
+        check_options(context(enable_hierarchical_cache=True, device="cuda", **{graphs: True}))
     check_options(
         context(
             enable_hierarchical_cache=True,

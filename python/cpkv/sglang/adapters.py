@@ -108,7 +108,8 @@ class CacheReqCache(_IndicesCache):
         if not self._fences(owned, [(start, kv_len_to_handle)]):
             row = self.req_to_token_pool.req_to_token[owned.req_pool_idx]
             self.token_to_kv_pool_allocator.free_segment(row[start:kv_len_to_handle], start_pos=start)
-        self.dec_lock_ref(req.last_node)
+        if req.last_node is not None:
+            self.dec_lock_ref(req.last_node)
 
 
 ADAPTERS: Final[Mapping[Interface, Callable[["CacheInitParams", CacheManager, Host | None], PrefixCache]]] = {

@@ -148,9 +148,11 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
             The tokens that the cache has now.
         """
         prefix: Prefix = req.last_node
+        # SGLang may count a token that is still to be sampled.
+        up_to = min(up_to, len(token_ids))
         first = owned.cache_protected_len // self.page_size
         end = max(up_to - self.is_eagle, 0) // self.page_size
-        if end <= first or prefix.lease.lost:
+        if end <= first or prefix.lease.lost or not _is_of_its_tokens(req):
             return int(owned.cache_protected_len)
         self._settle(prefix, req, token_ids)
         lease = prefix.lease
@@ -356,10 +358,12 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         decoding = {id(request) for request in batch.decoding_reqs or ()}
         found, spans = [], []
         for request in batch.reqs:
-            owned, prefix, computed = self._owned(request), request.last_node, self._extent(request)
+            owned, prefix = self._owned(request), request.last_node
+            computed = min(self._extent(request), len(request.full_untruncated_fill_ids))
             first = owned.cache_protected_len // self.page_size
             end = max(computed - self.is_eagle, 0) // self.page_size
-            if id(request) in decoding or end <= first or request.skip_radix_cache_insert or prefix.lease.lost:
+            is_kept = not request.skip_radix_cache_insert and _is_of_its_tokens(request)
+            if id(request) in decoding or end <= first or not is_kept or prefix.lease.lost:
                 continue
             self._settle(prefix, request, request.full_untruncated_fill_ids)
             found.append((tokens_of(request.full_untruncated_fill_ids, computed), prefix.lease))
@@ -382,3 +386,8 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     def pretty_print(self) -> None:
         """Log what the cache holds."""
         _logger.info("%s", self.manager.stats().as_dict())
+
+
+def _is_of_its_tokens(request: Any) -> bool:  # noqa: ANN401 - SGLang's
+    """Whether a request's state is that of its tokens; some bring embeddings of their own for some of them."""
+    return getattr(request, "positional_embed_overrides", None) is None

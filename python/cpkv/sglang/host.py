@@ -83,8 +83,12 @@ class Host:
         self.tier.begin_forward(transactions, list(leases))
 
     def end(self, *, has_run: bool) -> None:
-        """Copy what no layer end has: SGLang has replayed a graph, in which no hook fires."""
-        self.tier.end_forward(target_ran=has_run, draft_ran=has_run, reason="graph replay")
+        """Copy what no layer end has: SGLang has replayed a graph, in which no hook fires.
+
+        By now the scheduler has left the stream of the forward, behind which these copies have to be.
+        """
+        with self._in_stream_order():
+            self.tier.end_forward(target_ran=has_run, draft_ran=has_run, reason="graph replay")
 
     # --- Requests ---
 
@@ -120,6 +124,7 @@ class Host:
 
     def tick(self) -> TickReport | None:
         """Make visible what has landed; `None` if there is nothing to do, on all ranks alike."""
+        self.load()  # of requests that were not admitted after all
         if not self._keeps_clean and not self._manager.has_work():
             return None
         with self._in_stream_order():

@@ -97,6 +97,13 @@ def _host_conflicts(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
     for size, ranks in {"--tp-size": context.tp_size, "--pp-size": params.pp_size}.items():
         if ranks > 1:
             yield Conflict(option, f"with {size} {ranks}", f"the host tier has one rank so far; {alone}")
+    given = context.server_args
+    if _of(given, "enable_pdmux"):
+        yield Conflict(option, "with --enable-pdmux", f"it computes a prompt in pieces of layers; {alone}")
+    is_on_gpu = str(params.token_to_kv_pool_allocator.device).startswith("cuda")
+    if is_on_gpu and not (_of(given, "disable_prefill_cuda_graph") or _of(given, "disable_cuda_graph")):
+        instead = "no hook fires while a graph is replayed; add --disable-prefill-cuda-graph"
+        yield Conflict(option, "with graphs of the prefill", instead)
     if params.is_eagle or getattr(params, "mtp_draft_device_pools", ()):
         yield Conflict(option, "with a draft model", f"the draft's state would be left behind; {alone}")
 

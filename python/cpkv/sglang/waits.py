@@ -15,6 +15,8 @@ class LayerWaits:
 
     def __init__(self, tier: HostTier) -> None:
         self._tier = tier
+        self.num_layers = tier.host.layout.target_layers
+        """Before a whole forward is replayed, SGLang waits for the last of them."""
         layout = tier.host.layout
         self._last = layout.target_layers - 1
         self._draft = range(layout.target_layers, layout.layers)
