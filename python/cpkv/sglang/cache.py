@@ -113,18 +113,16 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
 
     def inc_lock_ref(self, node: Prefix) -> IncLockRefResult:
         """Hold a prefix once more."""
-        evictable = self.evictable_size()
         node.lock()
         self._locked.add(node)
-        return IncLockRefResult(delta=self.evictable_size() - evictable)
+        return IncLockRefResult()
 
     def dec_lock_ref(self, node: Prefix, params: DecLockRefParams | None = None) -> DecLockRefResult:  # noqa: ARG002
         """Hold a prefix once less."""
-        evictable = self.evictable_size()
         node.unlock()
         if not node.is_locked:
             self._locked.discard(node)
-        return DecLockRefResult(delta=self.evictable_size() - evictable)
+        return DecLockRefResult()
 
     def path_device_indices(self, node: Prefix) -> torch.Tensor:
         """Return the token indices of a prefix, dtype `int64`."""
@@ -133,7 +131,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
 
     # --- Keep what was computed ---
 
-    def _keep(self, req: Any, owned: Any, token_ids: Sequence[int], up_to: int) -> int:  # noqa: ANN401 - SGLang's
+    def _keep(self, req: Any, owned: Any, token_ids: Sequence[int], up_to: int) -> None:  # noqa: ANN401 - SGLang's
         """Insert what a request has computed, and let its row name the cache's pages.
 
         Pages that the cache had already are given back; whatever is behind the last whole page stays the request's.
@@ -143,9 +141,6 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
             owned: What has `req_pool_idx` and `cache_protected_len`: the request or a record of it.
             token_ids: Its tokens.
             up_to: Tokens that are computed.
-
-        Returns:
-            The tokens that the cache has now.
         """
         prefix: Prefix = req.last_node
         # SGLang may count a token that is still to be sampled.
@@ -153,7 +148,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         first = owned.cache_protected_len // self.page_size
         end = max(up_to - self.is_eagle, 0) // self.page_size
         if end <= first or prefix.lease.lost or not _is_of_its_tokens(req):
-            return int(owned.cache_protected_len)
+            return
         self._settle(prefix, req, token_ids)
         lease = prefix.lease
         reserved = self.host.take(owned.req_pool_idx) if self.host is not None else None
@@ -169,7 +164,6 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
             )
             self._give_back(self._pages.token_indices(duplicates))
         self._check()
-        return int(owned.cache_protected_len)
 
     def _pages_of(self, row: int, first: int, end: int, reserved: Reserved | None) -> NDArray[np.int64]:
         """The pages of a row from a place to before another one, as far as possible as they were read before."""
