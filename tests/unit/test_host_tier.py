@@ -149,6 +149,76 @@ def test_a_page_is_visible_after_the_last_layer_of_target_and_draft(world):
     assert [world.pools.on_host(slot, (100, place)) for place, slot in enumerate(slots)] == [True] * 3
 
 
+def submitted(world):
+    return [(one.first_layer, one.end_layer) for one in world.engine.queues[BACKUP]]
+
+
+def test_a_layer_that_is_reached_lets_those_before_it_leave(world):
+    """As between the pieces of a graph, where beginnings are seen and ends are not."""
+    request = world.start(prompt(100, 3))
+    world.tier.begin_forward([request[3]])
+    for layer in range(LAYERS):
+        world.tier.layer_reached(layer)
+        assert submitted(world) == [(before, before + 1) for before in range(layer)]
+        world.compute(request, [layer], reports=False)
+    world.tier.layer_reached(LAYERS)
+    world.tier.end_forward()
+    world.insert(request)
+    assert world.settle().committed == [request[3].id]
+    world.cache.evict(0, 16)
+    slots = world.slots_of(prompt(100, 3))
+    assert [world.pools.on_host(slot, (100, place)) for place, slot in enumerate(slots)] == [True] * 3
+    assert world.tier.counts.hooked_layers == LAYERS
+    assert (world.tier.counts.hooked_forwards, world.tier.counts.repeated_layers) == (1, 0)
+
+
+def test_layers_that_were_passed_over_leave_together(world):
+    request = world.start(prompt(100, 3))
+    world.tier.begin_forward([request[3]])
+    world.compute(request, [0])
+    world.compute(request, range(1, LAYERS), reports=False)
+    world.tier.layer_reached(1)
+    assert submitted(world) == [(0, 1)], "its end was told"
+    world.tier.layer_reached(LAYERS)
+    assert submitted(world) == [(0, 1), (1, LAYERS)]
+    world.tier.end_forward()
+    world.insert(request)
+    assert world.settle().committed == [request[3].id]
+
+
+def test_layers_that_are_reached_again_are_copied_again(world):
+    """A batch that goes through the layers in two pieces."""
+    request = world.start(prompt(100, 2))
+    world.tier.begin_forward([request[3]])
+    for layer in range(LAYERS):
+        world.tier.layer_reached(layer)  # of the first half: these pages hold nothing yet
+    world.engine.land_all()
+    for layer in range(LAYERS):
+        world.tier.layer_reached(layer)
+        world.compute(request, [layer], reports=False)
+    world.tier.layer_reached(LAYERS)
+    world.tier.end_forward()
+    world.insert(request)
+    world.settle()
+    assert world.tier.counts.repeated_layers == LAYERS - 1
+    assert not world.tier.counts.all_layer_forwards
+    world.cache.evict(0, 16)
+    slots = world.slots_of(prompt(100, 2))
+    assert all(world.pools.on_host(slot, (100, place)) for place, slot in enumerate(slots))
+
+
+def test_a_layer_that_there_is_not_cannot_be_reached(world):
+    request = world.start(prompt(100, 1))
+    world.tier.layer_reached(LAYERS + 5)  # nothing is under way
+    world.tier.begin_forward([request[3]])
+    for wrong in (-1, LAYERS + 1):
+        with pytest.raises(cpkv.UsageError, match=f"layer is {wrong}, want 0 to {LAYERS}"):
+            world.tier.layer_reached(wrong)
+    world.compute(request)
+    world.tier.end_forward()
+    world.insert(request)
+
+
 def test_all_requests_of_a_forward_are_one_submission_a_layer(world):
     requests = [world.start(prompt(first, 2)) for first in (100, 200, 300)]
     world.tier.begin_forward([request[3] for request in requests])

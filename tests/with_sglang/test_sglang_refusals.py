@@ -29,7 +29,6 @@ REFUSED = {
     "--enable-hierarchical-cache with --tp-size 2": {"enable_hierarchical_cache": True, "tp_size": 2},
     "--enable-hierarchical-cache with --pp-size 2": {"enable_hierarchical_cache": True, "pp_size": 2},
     "--enable-hierarchical-cache with --enable-pdmux": {"enable_hierarchical_cache": True, "enable_pdmux": True},
-    "--enable-hierarchical-cache with graphs of the prefill": {"enable_hierarchical_cache": True, "device": "cuda"},
     "--enable-hierarchical-cache with a draft model": {"enable_hierarchical_cache": True, "is_eagle": True},
     "--enable-session-radix-cache (set)": {"enable_session_radix_cache": True},
     "--enable-streaming-session (set)": {"enable_streaming_session": True},
@@ -71,10 +70,23 @@ def test_all_options_are_named_at_once():
     assert sorted(line.split(": ")[0].strip() for line in lines_of(refusal)) == sorted(REFUSED)
 
 
+def prefill_by(backend):
+    """How SGLang captures forwards."""
+    return SimpleNamespace(prefill=SimpleNamespace(backend=backend))
+
+
+def test_one_graph_of_the_whole_prefill(monkeypatch):
+    """Only the newest version waits for what comes back before it replays one."""
+    made = context(enable_hierarchical_cache=True, device="cuda", cuda_graph_config=prefill_by("full"))
+    check_options(made)
+    monkeypatch.setattr("cpkv.sglang.options.sglang_version", "0.5.22")
+    with pytest.raises(ConfigError, match=r"prefill full in SGLang 0\.5\.22: .* use breakable"):
+        check_options(made)
+
+
 def test_options_that_go_together():
     check_options(context(tp_size=2, pp_size=2, is_eagle=True, device="cuda"))
-    for graphs in ("disable_prefill_cuda_graph", "disable_cuda_graph"):
-        check_options(context(enable_hierarchical_cache=True, device="cuda", **{graphs: True}))
+    check_options(context(enable_hierarchical_cache=True, device="cuda", cuda_graph_config=prefill_by("breakable")))
     check_options(
         context(
             enable_hierarchical_cache=True,

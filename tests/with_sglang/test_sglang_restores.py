@@ -19,15 +19,18 @@ def tiered(cached_engine):
 
 
 def check_nothing_is_left(engine, setup):
-    """Every page and slot is free or in the cache, no copy is under way, and no forward was copied all at once."""
+    """Every page and slot is free or in the cache, no copy is under way."""
     state = engine.settle()
     cached = state["device_cached_pages"]
     assert state["device_evictable_pages"] == cached
     assert state["available_tokens"] + cached * setup.page_size == setup.pool_tokens
     assert state["open_operations"] == state["host_reserved_slots"] == state["host_draining_slots"] == 0
-    assert state["hooked_forwards"] > 0
-    assert state["all_layer_forwards"] == 0
     return state
+
+
+def check_layer_by_layer(state):
+    assert state["hooked_forwards"] > 0
+    assert state["all_layer_forwards"] == state["repeated_layers"] == 0
 
 
 def serve_until_the_first_is_evicted(engine):
@@ -47,7 +50,27 @@ def serve_until_the_first_is_evicted(engine):
 def test_what_the_device_has_evicted_comes_back(setup, tiered, same_answers):
     engine = tiered(setup)
     same_answers(setup, *serve_until_the_first_is_evicted(engine))
-    assert check_nothing_is_left(engine, setup)["restored_pages"] > 0
+    state = check_nothing_is_left(engine, setup)
+    check_layer_by_layer(state)
+    assert state["restored_pages"] > 0
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_forwards_without_modules_are_copied_where_attention_begins(setup, tiered, same_answers):
+    """SGLang's prefill graphs on a GPU call no module: only attention, between the pieces of a graph."""
+    engine = tiered(setup, CPKV_TEST_FAULT="hook no module")
+    same_answers(setup, *serve_until_the_first_is_evicted(engine))
+    check_layer_by_layer(check_nothing_is_left(engine, setup))
+
+
+@pytest.mark.parametrize("setup", SETUPS[1:2], ids=str)
+def test_forwards_of_one_graph_are_copied_at_their_end_and_it_is_told(setup, tiered, same_answers):
+    engine = tiered(setup, CPKV_TEST_FAULT="hook nothing")
+    same_answers(setup, *serve_until_the_first_is_evicted(engine))
+    state = check_nothing_is_left(engine, setup)
+    assert state["hooked_forwards"] == 0
+    assert state["all_layer_forwards_graph replay"] == state["all_layer_forwards"] > 0
+    assert "were not submitted by hooks and go to the host all at once: graph replay" in engine.log.read_text()
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=str)
@@ -63,7 +86,7 @@ def test_conversations_that_the_device_does_not_hold(setup, tiered, same_answers
         host_hits += sum(answer.host_hit for answer in answers)
         said = {who: one.prompt + two.tokens for who, one, two in zip(said, requests, answers, strict=True)}
     assert host_hits > 0
-    check_nothing_is_left(engine, setup)
+    check_layer_by_layer(check_nothing_is_left(engine, setup))
     assert engine.flush()
     state = engine.settle()
     assert (state["device_cached_pages"], state["host_cached_slots"]) == (0, 0)

@@ -15,8 +15,8 @@ class BackupDriver:
     """Submits the copies of backups on this rank.
 
     Between `begin` and `end` of a forward every layer's end submits that layer, for all transactions
-    in one call. Outside, a layer's end does nothing: warm-up, idle batches and decode steps of the
-    draft have hooks as well.
+    in one call, or the beginning of the next one does. Outside, neither does anything: warm-up, idle
+    batches and decode steps of the draft have hooks as well.
 
     Args:
         cache: Whose transactions they are.
@@ -81,6 +81,34 @@ class BackupDriver:
             # Its pages were written in pieces; the copy that counts is the last one.
             self._counts.repeated_layers += 1
         self._counts.hooked_layers += 1
+
+    def layer_reached(self, layer: int, compute: Callable[[], ComputeStream]) -> None:
+        """Submit the layers before one, back to the last that is submitted. Does nothing if no forward is armed.
+
+        One that was submitted and is reached again is computed in pieces: it and those behind it are copied again.
+
+        Args:
+            layer: Of the forward, or their number: its end.
+            compute: Returns where they were computed.
+
+        Raises:
+            UsageError: As `layer_ended`.
+        """
+        forward = self._forward
+        if forward is None or forward.plan is None:
+            return
+        if not 0 <= layer <= len(forward.done):
+            message = f"layer is {layer}, want 0 to {len(forward.done)}"
+            raise UsageError(message)
+        first = layer
+        while first and not forward.done[first - 1]:
+            first -= 1
+        if first < layer:
+            self._submit(forward, first, layer, compute())
+            self._counts.hooked_layers += layer - first
+        if any(forward.done[layer:]):
+            self._counts.repeated_layers += sum(forward.done[layer:])
+            forward.done[layer:] = [False] * (len(forward.done) - layer)
 
     def end(self, compute: Callable[[], ComputeStream], *, target_ran: bool, draft_ran: bool, reason: str) -> None:
         """Submit the layers that no hook has, and end the submission of all transactions.

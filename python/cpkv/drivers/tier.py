@@ -126,6 +126,21 @@ class HostTier:
         if self._backup.is_armed:
             self._backup.layer_ended(layer, self._compute())
 
+    def layer_reached(self, layer: int) -> None:
+        """Copy what is queued before a layer that is queued next, as far as no layer end has copied it.
+
+        For who learns where layers begin and not where they end: between the pieces of a graph, for example. Does
+        nothing outside a forward that was begun.
+
+        Args:
+            layer: Of the forward: those of the target come first, then those of the draft; their number at its end.
+
+        Raises:
+            UsageError: The forward is being captured into a graph, or there is no such layer.
+        """
+        if self._backup.is_armed:
+            self._backup.layer_reached(layer, self._compute)
+
     def end_forward(
         self, *, target_ran: bool = True, draft_ran: bool = True, reason: str = "no layer end was reported"
     ) -> None:

@@ -7,7 +7,7 @@ of a batch go in one call, so that the first layer of all of them comes first.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cpkv._core import CacheManager, Lease, PageIds, TickReport, Transaction
 from cpkv.drivers import HostTier, LayerHooks
+from cpkv.sglang.breaks import AttentionBreaks
 from cpkv.sglang.waits import LayerWaits
 
 _logger: Final = logging.getLogger("cpkv.sglang")
@@ -38,15 +39,17 @@ class Host:
         tier: Copies.
         manager: Decides.
         layers: The target's decoder layers, in order.
+        breaks: Of each model that may be replayed from a graph.
         in_stream_order: Enters what puts copies behind the forwards that are queued; nothing on a CPU.
         keeps_clean: Whether ticks begin late copies of what is about to be evicted, also when nothing is under way.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each part
         self,
         tier: HostTier,
         manager: CacheManager,
         layers: Iterable[Any],
+        breaks: Sequence[AttentionBreaks] = (),
         in_stream_order: Callable[[], AbstractContextManager[Any]] = nullcontext,
         *,
         keeps_clean: bool = False,
@@ -55,6 +58,7 @@ class Host:
         self.waits = LayerWaits(tier)
         self._manager = manager
         self._hooks = LayerHooks(tier, layers, model="target", waits=False)
+        self._breaks = breaks
         self._in_stream_order = in_stream_order
         self._keeps_clean = keeps_clean
         self._step = 0
@@ -81,13 +85,18 @@ class Host:
         for row, transaction, (_, pages, _) in zip(rows, transactions, batch, strict=True):
             self._reserved[row] = Reserved(transaction, pages)
         self.tier.begin_forward(transactions, list(leases))
+        for one in self._breaks:
+            one.begin()
 
     def end(self, *, has_run: bool) -> None:
-        """Copy what no layer end has: SGLang has replayed a graph, in which no hook fires.
+        """Copy what no layer end has: the last layer, if SGLang has replayed a graph in pieces; all, if in one.
 
         By now the scheduler has left the stream of the forward, behind which these copies have to be.
         """
         with self._in_stream_order():
+            if has_run:
+                for one in self._breaks:
+                    one.end()
             self.tier.end_forward(target_ran=has_run, draft_ran=has_run, reason="graph replay")
 
     # --- Requests ---
@@ -137,4 +146,6 @@ class Host:
     def close(self) -> None:
         """Take the hooks off, wait for copies, and give the memory back. Idempotent."""
         self._hooks.remove()
+        for one in self._breaks:
+            one.remove()
         self.tier.close()

@@ -11,6 +11,7 @@ from cpkv._core import CacheManager
 from cpkv.device import ComputeStream, CopyEngine, EngineName
 from cpkv.drivers import open_tier, torch_stream
 from cpkv.errors import ConfigError
+from cpkv.sglang.breaks import AttentionBreaks
 from cpkv.sglang.host import Host
 from cpkv.sglang.options import setting
 from cpkv.sglang.state import State, describe
@@ -52,6 +53,8 @@ def open_host(  # noqa: PLR0913 - one for each choice
     layers: Iterable[Any],
     *,
     slots: int,
+    attention: Any = None,  # noqa: ANN401 - SGLang's
+    first_layer: int = 0,
     write: str = "through",
     engine: EngineName | CopyEngine = "cpu",
     device: int = 0,
@@ -65,6 +68,8 @@ def open_host(  # noqa: PLR0913 - one for each choice
         state: What its pools hold of a page.
         layers: The target's decoder layers, in order.
         slots: Pages that the host holds.
+        attention: What computes the target's attention, if it may be replayed from a graph.
+        first_layer: The target's first layer in SGLang's count.
         write: When a page is copied, as `CacheManager` has it.
         engine: What copies.
         device: Which GPU.
@@ -86,7 +91,11 @@ def open_host(  # noqa: PLR0913 - one for each choice
     )
     tier = open_tier(manager, state.layout, state.buffers, engine=engine, device=device, compute_stream=compute_stream)
     try:
-        return Host(tier, manager, layers, in_stream_order, keeps_clean=write == "back")
+        breaks = []
+        if attention is not None:
+            count = state.layout.target_layers
+            breaks.append(AttentionBreaks(tier, attention, first=first_layer, start=0, layers=count))
+        return Host(tier, manager, layers, breaks, in_stream_order, keeps_clean=write == "back")
     except BaseException:
         tier.close()
         raise
@@ -100,25 +109,29 @@ def host_of(context: "TreeCacheBuildContext") -> Host:
         HostMemoryError, RegistrationError, DriverError: The host or the GPU's driver refuses.
     """
     params, runner = context.params, context.tp_worker.model_runner
-    state = describe(params.token_to_kv_pool_allocator.get_kvcache(), params.page_size)
-    layers, slots = decoder_layers(runner.model), _slots(context, state)
-    write = WRITES[setting(context, "hicache_write_policy")]
+    pool = params.token_to_kv_pool_allocator.get_kvcache()
+    state = describe(pool, params.page_size)
     device = torch.device(params.token_to_kv_pool_allocator.device)
+    on_gpu: dict[str, Any] = {}
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
-        host = open_host(
-            params,
-            state,
-            layers,
-            slots=slots,
-            write=write,
-            engine="cuda",
-            device=index,
-            compute_stream=torch_stream(index),
-            in_stream_order=_stream_order(runner),
-        )
-    else:
-        host = open_host(params, state, layers, slots=slots, write=write)
+        on_gpu = {
+            "engine": "cuda",
+            "device": index,
+            "compute_stream": torch_stream(index),
+            "in_stream_order": _stream_order(runner),
+        }
+    write = WRITES[setting(context, "hicache_write_policy")]
+    host = open_host(
+        params,
+        state,
+        decoder_layers(runner.model),
+        slots=_slots(context, state),
+        attention=runner.attn_backend,
+        first_layer=pool.start_layer,
+        write=write,
+        **on_gpu,
+    )
     slots, slot_bytes = host.tier.cache.host_slots, state.layout.slot_bytes
     _logger.info(
         "host tier: %d slots of %d bytes (%.2f GB), written %s, copied by the engine %s",

@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from sglang.version import __version__ as sglang_version
+
 from cpkv._core import POLICIES
 from cpkv.errors import ConfigError
+from cpkv.sglang.versions import WAITS_BEFORE_GRAPHS, release_of
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.registry import TreeCacheBuildContext
@@ -100,10 +103,11 @@ def _host_conflicts(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
     given = context.server_args
     if _of(given, "enable_pdmux"):
         yield Conflict(option, "with --enable-pdmux", f"it computes a prompt in pieces of layers; {alone}")
-    is_on_gpu = str(params.token_to_kv_pool_allocator.device).startswith("cuda")
-    if is_on_gpu and not (_of(given, "disable_prefill_cuda_graph") or _of(given, "disable_cuda_graph")):
-        instead = "no hook fires while a graph is replayed; add --disable-prefill-cuda-graph"
-        yield Conflict(option, "with graphs of the prefill", instead)
+    graphs = _of(given, "cuda_graph_config")
+    is_one_graph = graphs is not None and graphs.prefill.backend == "full"
+    if is_one_graph and release_of(sglang_version) not in WAITS_BEFORE_GRAPHS:
+        instead = "nothing waits there for what comes back from the host; use breakable, or disabled"
+        yield Conflict(option, f"with --cuda-graph-backend-prefill full in SGLang {sglang_version}", instead)
     if params.is_eagle or getattr(params, "mtp_draft_device_pools", ()):
         yield Conflict(option, "with a draft model", f"the draft's state would be left behind; {alone}")
 

@@ -11,6 +11,7 @@ from sglang.srt.managers.scheduler_components.internal_state import SchedulerInt
 
 from cpkv.drivers import HostTier
 from cpkv.sglang.cache import PrefixCache
+from cpkv.sglang.host import Host
 from cpu_patches import host_copies
 
 FAULT = "CPKV_TEST_FAULT"
@@ -20,6 +21,7 @@ _give_back = PrefixCache._give_back
 _match_prefix = PrefixCache.match_prefix
 _make = PrefixCache.__init__
 _load = HostTier.load
+_make_host = Host.__init__
 _get_internal_state = SchedulerInternalStateController.get_internal_state
 
 
@@ -133,7 +135,31 @@ def zero_restores():
     HostTier.load = load
 
 
+def hook_no_module():
+    """As where a forward is replayed from the pieces of a graph, between which attention is computed."""
+
+    def make(host, *arguments, **named):
+        _make_host(host, *arguments, **named)
+        host._hooks.remove()
+
+    Host.__init__ = make
+
+
+def hook_nothing():
+    """As where a whole forward is replayed from one graph."""
+
+    def make(host, *arguments, **named):
+        _make_host(host, *arguments, **named)
+        host._hooks.remove()
+        for one in host._breaks:
+            one.remove()
+
+    Host.__init__ = make
+
+
 FAULTS = {
+    "hook no module": hook_no_module,
+    "hook nothing": hook_nothing,
     "zero restores": zero_restores,
     "leak": leak,
     "free twice": free_twice,
