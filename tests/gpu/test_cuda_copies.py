@@ -143,6 +143,25 @@ def test_copies_begin_when_the_layer_is_written(engine, where):
         assert (pools.memory == new).all()
 
 
+def test_copies_behind_a_mark_begin_when_the_layer_is_written_and_no_later(engine):
+    """What they are submitted with is known only after the layer was queued; later work is not waited for."""
+    pools = gpu_pools(PageLayout.mla(target_layers=1), pages=64, slots=64, segment_pages=32)
+    (tensor,) = pools.tensors["target_kv"]
+    compute, order = torch.cuda.Stream(), np.arange(64)
+    with torch.cuda.stream(compute):
+        torch.cuda._sleep(50 * SLEEP_CYCLES_PER_MS)
+        tensor.fill_(1)
+        mark = engine.mark(handle(compute))
+        torch.cuda._sleep(500 * SLEEP_CYCLES_PER_MS)
+    plan = engine.plan(pools.device, pools.host, order, order, "to_host")
+    last = submit_layers(engine, BACKUP, plan, after=mark)
+    assert engine.acks.load(BACKUP) < last
+    spin(engine, BACKUP, last)
+    assert not compute.query(), "what was queued later is under way"
+    assert (pools.memory == 1).all()
+    torch.cuda.synchronize()
+
+
 def test_copies_that_wait_for_nothing_are_seen_to_be_too_early(batch):
     """The control of the test above: without the event the host gets what was there before."""
     pools = gpu_pools(PageLayout.mla(target_layers=1), pages=64, slots=64, segment_pages=32)

@@ -157,6 +157,23 @@ def test_a_copy_begins_when_the_layer_has_been_computed(pools):
     engine.close()
 
 
+def test_a_copy_behind_a_mark_does_not_wait_for_what_was_queued_later(pools):
+    compute, may_write, may_go_on = CpuStream("compute"), threading.Event(), threading.Event()
+    engine = CpuEngine()
+    pools.scribble_pages([3])
+    compute.run(lambda: (may_write.wait(), pools.compute(3, "new")))
+    mark = engine.mark(compute)
+    compute.run(may_go_on.wait)
+    submit(engine, pools, [3], [0], after=mark)
+    may_write.set()
+    engine.synchronize()
+    assert pools.on_host(0, "new")
+    may_go_on.set()
+    assert engine.mark(None) is None
+    compute.close()
+    engine.close()
+
+
 def test_a_layer_waits_for_its_own_copies_only(pools):
     """What is queued behind the wait runs when the first of two submissions has landed."""
     first, second = threading.Event(), threading.Event()

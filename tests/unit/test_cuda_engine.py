@@ -118,6 +118,42 @@ def test_the_ack_is_the_last_of_a_submission(driver, engine, stream, extra):
     assert engine.acks.load(stream) == 1
 
 
+def test_a_mark_is_recorded_when_it_is_made_and_waited_for_by_whoever_gets_it(driver, engine):
+    plan = planned(engine)
+    driver.calls.clear()
+    mark = engine.mark(COMPUTE)
+    assert driver.names("cuEventCreate") == ["cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord"]
+    assert driver.arguments("cuEventRecord") == [(mark.event, COMPUTE)]
+    driver.calls.clear()
+    for _ in range(2):
+        submit(engine, plan, after=mark)
+    once = ["cuCtxGetCurrent", "cuStreamWaitEvent", "cuMemcpyBatchAsync", "cuStreamWriteValue64"]
+    assert driver.names() == once * 2
+    assert driver.arguments("cuStreamWaitEvent") == [(handle(driver, BACKUP), mark.event, 0)] * 2
+    assert engine.mark(None) is None
+    driver.run(handle(driver, BACKUP))
+
+
+def test_events_of_marks_are_used_again_when_nobody_has_the_mark(driver, engine):
+    kept, other = engine.mark(COMPUTE), engine.mark(COMPUTE)
+    freed = other.event
+    assert freed != kept.event
+    del other
+    driver.calls.clear()
+    assert engine.mark(COMPUTE).event == freed
+    assert "cuEventCreate" not in driver.names()
+
+
+def test_a_mark_that_is_refused_is_none(driver, engine):
+    driver.capturing[COMPUTE] = 1
+    with pytest.raises(UsageError, match="stream 7 is being captured into a graph"):
+        engine.mark(COMPUTE)
+    driver.capturing.clear()
+    driver.fail("cuEventRecord")
+    with pytest.raises(CudaError, match="cuEventRecord on the compute stream 7"):
+        engine.mark(COMPUTE)
+
+
 def test_without_a_compute_stream_there_is_nothing_to_wait_for(driver, engine):
     submit(engine, planned(engine), after=None)
     assert driver.names() == ["cuCtxGetCurrent", "cuMemcpyBatchAsync", "cuStreamWriteValue64"]

@@ -219,6 +219,161 @@ def test_a_layer_that_there_is_not_cannot_be_reached(world):
     world.insert(request)
 
 
+# --- A forward that begins before anything is reserved for it ---
+
+
+class Reserving:
+    """Says what is reserved for a request once `is_known`."""
+
+    def __init__(self, request):
+        self.request = request
+        self.is_known = False
+        self.asked = 0
+
+    def __call__(self):
+        self.asked += 1
+        return [self.request[3]] if self.is_known else None
+
+
+@pytest.mark.parametrize("known_at", range(LAYERS))
+@pytest.mark.parametrize("sees", ["ends", "beginnings"])
+def test_layers_that_have_ended_leave_as_soon_as_something_is_reserved(world, known_at, sees):
+    request = world.start(prompt(100, 3))
+    reserving = Reserving(request)
+    world.tier.begin_forward(reserving)
+    for layer in range(LAYERS):
+        if sees == "beginnings":
+            world.tier.layer_reached(layer)
+        world.compute(request, [layer], reports=False)
+        reserving.is_known = layer == known_at
+        if sees == "ends":
+            world.tier.layer_ended(layer)
+            assert len(submitted(world)) == (0 if layer < known_at else layer + 1)
+    if sees == "beginnings":
+        reserving.is_known = True
+        world.tier.layer_reached(LAYERS)
+    assert submitted(world) == [(layer, layer + 1) for layer in range(LAYERS)]
+    world.tier.end_forward()
+    world.insert(request)
+    assert world.settle().committed == [request[3].id]
+    world.cache.evict(0, 16)
+    slots = world.slots_of(prompt(100, 3))
+    assert [world.pools.on_host(slot, (100, place)) for place, slot in enumerate(slots)] == [True] * 3
+    counts = world.tier.counts
+    assert (counts.hooked_layers, counts.hooked_forwards, counts.repeated_layers) == (LAYERS, 1, 0)
+    assert counts.backup_bytes == 3 * world.layout.slot_bytes
+
+
+@pytest.mark.parametrize("hooked", [LAYERS, 2, 0])
+def test_what_is_reserved_after_the_end_is_copied_too(world, hooked):
+    request = world.start(prompt(100, 3))
+    world.tier.begin_forward(lambda: None)
+    world.compute(request, range(hooked))
+    world.compute(request, range(hooked, LAYERS), reports=False)
+    world.tier.end_forward(reason="none was told")
+    assert submitted(world) == []
+    with pytest.raises(cpkv.UsageError, match="a forward waits for what is reserved for it: tell it before the next"):
+        world.tier.begin_forward([])
+    with pytest.raises(cpkv.UsageError, match="a forward waits for what is reserved for it: tell it before device"):
+        world.tier.pause()
+    world.tier.forward_reserved([request[3]])
+    world.insert(request)
+    assert world.settle().committed == [request[3].id]
+    assert world.tier.counts.all_layer_forwards == ({} if hooked == LAYERS else {"none was told": 1})
+    world.cache.evict(0, 16)
+    slots = world.slots_of(prompt(100, 3))
+    assert [world.pools.on_host(slot, (100, place)) for place, slot in enumerate(slots)] == [True] * 3
+    world.tier.begin_forward([])
+    world.tier.end_forward()
+
+
+def test_a_layer_that_was_written_again_before_anything_was_reserved(world):
+    request = world.start(prompt(100, 2))
+    world.tier.begin_forward(lambda: None)
+    for _ in range(2):
+        for layer in range(LAYERS):
+            world.tier.layer_reached(layer)
+    world.compute(request, reports=False)
+    world.tier.layer_ended(LAYERS - 1)
+    world.tier.forward_reserved([request[3]])
+    world.tier.end_forward()
+    world.insert(request)
+    assert world.settle().committed == [request[3].id]
+    assert not world.tier.counts.all_layer_forwards
+    assert world.tier.counts.repeated_layers == LAYERS - 1
+
+
+def test_nothing_to_copy_is_told_late(world):
+    before = world.tier.counts.as_dict()
+    world.tier.begin_forward(lambda: None)
+    for layer in range(LAYERS):
+        world.tier.layer_ended(layer)
+    world.tier.forward_reserved([])
+    with pytest.raises(cpkv.UsageError, match="no forward waits for what is reserved"):
+        world.tier.forward_reserved([])
+    world.tier.end_forward()
+    world.tier.begin_forward([])
+    with pytest.raises(cpkv.UsageError, match="no forward waits for what is reserved"):
+        world.tier.forward_reserved([])
+    world.tier.end_forward()
+    assert world.tier.counts.as_dict() == before
+
+
+def test_a_forward_that_did_not_run_is_rolled_back_when_it_is_reserved(world):
+    request = world.start(prompt(100, 2))
+    world.tier.begin_forward(lambda: None)
+    world.tier.layer_ended(0)
+    world.tier.end_forward(target_ran=False)
+    world.tier.forward_reserved([request[3]])
+    world.insert(request)
+    assert world.settle().rolled_back == [(request[3].id, "target_missing")]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_layers_that_cannot_be_marked_are_not_taken_for_copied(world, ends, monkeypatch):
+    """Of a driver that refuses an event: the forward goes on, its backup does not."""
+
+    def refuse(_):
+        raise cpkv.CopyError("no event")
+
+    request = world.start(prompt(100, 2))
+    world.tier.begin_forward(lambda: None)
+    world.tier.layer_ended(0)
+    monkeypatch.setattr(world.engine, "mark", refuse)
+    if ends:
+        with pytest.raises(cpkv.CopyError, match="no event"):
+            world.tier.end_forward()
+    else:
+        world.tier.layer_ended(1)
+    world.tier.forward_reserved([request[3]])
+    if not ends:
+        world.tier.end_forward()
+    world.insert(request)
+    world.engine.land_all()
+    [(identity, _)] = world.tick().rolled_back
+    assert identity == request[3].id
+
+
+def test_a_tier_that_is_paused_meanwhile_rolls_back_what_is_reserved(world):
+    request = world.start(prompt(100, 2))
+    world.tier.begin_forward(lambda: None)
+    world.compute(request)
+    world.engine.pause()
+    with pytest.raises(cpkv.UsageError, match="the copy engine is paused"):
+        world.tier.forward_reserved([request[3]])
+    world.engine.resume()
+    world.tier.end_forward()
+    world.insert(request)
+    assert [identity for identity, _ in world.settle().rolled_back] == [request[3].id]
+
+
+def test_a_tier_that_closes_waits_for_no_reservation(world):
+    world.tier.begin_forward(lambda: None)
+    world.tier.layer_ended(0)
+    world.tier.end_forward()
+    world.tier.close()
+
+
 def test_all_requests_of_a_forward_are_one_submission_a_layer(world):
     requests = [world.start(prompt(first, 2)) for first in (100, 200, 300)]
     world.tier.begin_forward([request[3] for request in requests])

@@ -70,6 +70,10 @@ class CpuEngine:
         """See `CopyEngine.next_sequence`."""
         return self._sequences[stream] + 1
 
+    def mark(self, compute: ComputeStream) -> ComputeStream:
+        """See `CopyEngine.mark`."""
+        return _event(compute)
+
     def submit(  # noqa: PLR0913 - as the protocol has it
         self,
         stream: int,

@@ -54,6 +54,14 @@ class CopyEngine(Protocol):
     def next_sequence(self, stream: int) -> int:
         """Return the sequence number that the next submission on a stream will have."""
 
+    def mark(self, compute: ComputeStream) -> ComputeStream:
+        """Return what stands, as `after` of a later submission, for what is queued on `compute` by now.
+
+        Raises:
+            UsageError: `compute` is being captured into a graph.
+            CopyError: The mark could not be queued.
+        """
+
     def submit(  # noqa: PLR0913 - where, what, and between which two events
         self,
         stream: int,
@@ -71,7 +79,7 @@ class CopyEngine(Protocol):
             plan: What this engine has prepared.
             first_layer: The first layer of the forward that is copied.
             end_layer: The one after the last; the same for an ack without copies.
-            after: The copies begin when what is queued there by now has ended.
+            after: The copies begin when what is queued there by now has ended, or what was when a `mark` was made.
             on_failure: Called at most once, perhaps in another thread, if the copies fail; the ack word
                 does not pass the submission's number before it has returned.
 

@@ -132,6 +132,11 @@ class ManualEngine:
         """See `CopyEngine.next_sequence`."""
         return self._sequences[stream] + 1
 
+    def mark(self, compute: ComputeStream) -> ComputeStream:
+        """See `CopyEngine.mark`: copies are made when a test says so, which is late enough."""
+        self._check_capture(compute)
+        return compute
+
     def submit(  # noqa: PLR0913 - as the protocol has it
         self,
         stream: int,
@@ -146,9 +151,7 @@ class ManualEngine:
         if self._refuses:
             message = f"the copy engine is {self._refuses}: nothing can be submitted"
             raise UsageError(message)
-        if self._is_capturing and after is not None:
-            message = f"stream {after} is being captured into a graph"
-            raise UsageError(message)
+        self._check_capture(after)
         self._sequences[stream] += 1
         submission = Submission(self._sequences[stream], plan, first_layer, end_layer, on_failure)
         self.queues[stream].append(submission)
@@ -161,6 +164,11 @@ class ManualEngine:
             error = CopyError(f"submission {submission.sequence} of stream {stream} was refused")
             on_failure(error)
             raise error
+
+    def _check_capture(self, compute: ComputeStream) -> None:
+        if self._is_capturing and compute is not None:
+            message = f"stream {compute} is being captured into a graph"
+            raise UsageError(message)
 
     def wait(self, compute: ComputeStream, stream: int, sequence: int) -> None:  # noqa: ARG002 - as the protocol has it
         """See `CopyEngine.wait`: everything up to there lands now, as the forward cannot begin before."""

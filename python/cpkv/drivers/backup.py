@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import NamedTuple, TypeAlias
 
 from cpkv._core import CacheManager, Transaction
 from cpkv.device import BACKUP, LATE, ComputeStream, CopyEngine, CopyPlan, OnFailure
@@ -10,6 +11,9 @@ from cpkv.drivers.share import Share
 from cpkv.errors import ConfigError, CopyError, TransactionError, UsageError
 from cpkv.layout import DevicePool, HostPool
 
+Reserving: TypeAlias = Callable[[], Sequence[Transaction] | None]
+"""Returns what is reserved for a forward that has begun, or `None` as long as that cannot be done."""
+
 
 class BackupDriver:
     """Submits the copies of backups on this rank.
@@ -17,6 +21,9 @@ class BackupDriver:
     Between `begin` and `end` of a forward every layer's end submits that layer, for all transactions
     in one call, or the beginning of the next one does. Outside, neither does anything: warm-up, idle
     batches and decode steps of the draft have hooks as well.
+
+    A forward may begin before anything is reserved for it. Its layers are marked as they are queued, and their copies,
+    which begin behind those marks, are submitted as soon as something is reserved: perhaps after its end.
 
     Args:
         cache: Whose transactions they are.
@@ -37,24 +44,56 @@ class BackupDriver:
         self._counts = counts
         self._limit = RateLimit()
         self._forward: _Forward | None = None
+        self._awaited: _Forward | None = None
+        """It has ended, and nothing is reserved for it yet."""
 
     @property
     def is_armed(self) -> bool:
         """Whether a forward is under way."""
         return self._forward is not None
 
-    def begin(self, transactions: Sequence[Transaction]) -> None:
-        """Arm the layer ends of the coming forward with what was reserved for it.
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a forward has ended for which nothing is reserved yet."""
+        return self._awaited is not None
+
+    def begin(self, transactions: Sequence[Transaction] | Reserving) -> None:
+        """Arm the layer ends of the coming forward with what was reserved for it, or what is going to be.
 
         Raises:
-            UsageError: The forward before it was not ended.
+            UsageError: The forward before it was not ended, or nothing is reserved for it yet.
         """
         if self._forward is not None:
             message = "a forward is under way: end it before the next one begins"
             raise UsageError(message)
-        forward = _Forward(transactions, self._host.layout.layers)
-        self._prepare(forward, forward.alive)
+        if self._awaited is not None:
+            message = "a forward waits for what is reserved for it: tell it before the next one begins"
+            raise UsageError(message)
+        forward = _Forward(self._host.layout.layers)
+        if callable(transactions):
+            forward.reserving = transactions
+        else:
+            self._take(forward, transactions)
         self._forward = forward
+
+    def reserved(self, transactions: Sequence[Transaction]) -> None:
+        """Submit what the forward has queued before anything was reserved for it. The rest goes as ever.
+
+        Raises:
+            UsageError: No forward waits for that.
+
+        Whatever else is raised, the transactions roll back.
+        """
+        forward = self._awaited or self._forward
+        if forward is None or forward.reserving is None:
+            message = "no forward waits for what is reserved"
+            raise UsageError(message)
+        self._awaited = None
+        try:
+            self._bring(forward, transactions)
+        finally:
+            if forward.ending is not None:
+                self._end(forward, forward.ending)
 
     def layer_ended(self, layer: int, compute: ComputeStream) -> None:
         """Submit a layer that the forward has computed. Does nothing if no forward is armed.
@@ -70,17 +109,12 @@ class BackupDriver:
                 every replay; or there is no such layer.
         """
         forward = self._forward
-        if forward is None or forward.plan is None:
+        if forward is None or not self._has_copies(forward):
             return
         if not 0 <= layer < len(forward.done):
             message = f"layer is {layer}, want 0 to {len(forward.done) - 1}"
             raise UsageError(message)
-        was_done = forward.done[layer]
-        self._submit(forward, layer, layer + 1, compute)
-        if was_done:
-            # Its pages were written in pieces; the copy that counts is the last one.
-            self._counts.repeated_layers += 1
-        self._counts.hooked_layers += 1
+        self._copy_or_mark(forward, layer, layer + 1, compute)
 
     def layer_reached(self, layer: int, compute: Callable[[], ComputeStream]) -> None:
         """Submit the layers before one, back to the last that is submitted. Does nothing if no forward is armed.
@@ -95,7 +129,7 @@ class BackupDriver:
             UsageError: As `layer_ended`.
         """
         forward = self._forward
-        if forward is None or forward.plan is None:
+        if forward is None or not self._has_copies(forward):
             return
         if not 0 <= layer <= len(forward.done):
             message = f"layer is {layer}, want 0 to {len(forward.done)}"
@@ -104,11 +138,8 @@ class BackupDriver:
         while first and not forward.done[first - 1]:
             first -= 1
         if first < layer:
-            self._submit(forward, first, layer, compute())
-            self._counts.hooked_layers += layer - first
-        if any(forward.done[layer:]):
-            self._counts.repeated_layers += sum(forward.done[layer:])
-            forward.done[layer:] = [False] * (len(forward.done) - layer)
+            self._copy_or_mark(forward, first, layer, compute())
+        forward.done[layer:] = [False] * (len(forward.done) - layer)
 
     def end(self, compute: Callable[[], ComputeStream], *, target_ran: bool, draft_ran: bool, reason: str) -> None:
         """Submit the layers that no hook has, and end the submission of all transactions.
@@ -130,9 +161,25 @@ class BackupDriver:
             message = "no forward is under way: begin it before it ends"
             raise UsageError(message)
         self._forward = None
+        ending = _Ending(compute, target_ran, draft_ran, reason)
+        try:
+            is_awaited = self._has_copies(forward) and forward.reserving is not None
+        except BaseException:
+            self._end(forward, ending)
+            raise
+        if is_awaited:
+            self._awaited = forward
+            forward.ending = ending._replace(target_ran=False)  # unless the mark is made
+            mark = self._engine.mark(compute()) if target_ran else None
+            forward.ending = ending._replace(compute=lambda: mark)
+        else:
+            self._end(forward, ending)
+
+    def _end(self, forward: "_Forward", ending: "_Ending") -> None:
+        target_ran, draft_ran = ending.target_ran, ending.draft_ran
         try:
             if target_ran and forward.plan is not None:
-                self._submit_rest(forward, compute(), draft_ran=draft_ran, reason=reason)
+                self._submit_rest(forward, ending.compute(), draft_ran=draft_ran, reason=ending.reason)
         except BaseException as error:
             # Layers are left that nobody will copy.
             forward.failed(CopyError(f"the rest of a forward was not submitted: {error!r}"))
@@ -197,6 +244,57 @@ class BackupDriver:
             transaction.copy_failed()
             transaction.submitted_all()
 
+    def _has_copies(self, forward: "_Forward") -> bool:
+        """Whether layers of a forward are to be copied, as far as that is known."""
+        if forward.reserving is not None:
+            transactions = forward.reserving()
+            if transactions is None:
+                return True
+            self._bring(forward, transactions)
+        return forward.plan is not None
+
+    def _bring(self, forward: "_Forward", transactions: Sequence[Transaction]) -> None:
+        """Take what is reserved for a forward that has begun, and copy the layers that it has marked."""
+        marked, forward.marked, forward.reserving = forward.marked, [], None
+        self._take(forward, transactions)
+        if forward.plan is None:
+            return
+        if forward.unmarked is not None:
+            forward.failed(forward.unmarked)
+            forward.has_failed = True
+        done = list(forward.done)
+        try:
+            for first, end, mark in marked:
+                self._copy(forward, first, end, mark)
+        except BaseException as error:
+            forward.failed(CopyError(f"what a forward has queued was not submitted: {error!r}"))
+            forward.has_failed = True
+            raise
+        finally:
+            forward.done = done
+
+    def _copy_or_mark(self, forward: "_Forward", first: int, end: int, compute: ComputeStream) -> None:
+        if forward.reserving is None:
+            self._copy(forward, first, end, compute)
+            return
+        try:
+            forward.marked.append((first, end, self._engine.mark(compute)))
+        except CopyError as error:
+            forward.unmarked = error
+        forward.done[first:end] = [True] * (end - first)
+
+    def _copy(self, forward: "_Forward", first: int, end: int, compute: ComputeStream) -> None:
+        """Submit layers that have ended. Those that were written in pieces come again: the last copy counts."""
+        self._submit(forward, first, end, compute)
+        for layer in range(first, end):
+            self._counts.repeated_layers += layer in forward.copied
+            forward.copied.add(layer)
+        self._counts.hooked_layers += end - first
+
+    def _take(self, forward: "_Forward", transactions: Sequence[Transaction]) -> None:
+        forward.all = list(transactions)
+        self._prepare(forward, [transaction for transaction in transactions if transaction.status == "reserved"])
+
     def _prepare(self, forward: "_Forward", alive: list[Transaction]) -> None:
         """Plan the copies of those that are alive. If that fails the forward stays as it is."""
         pages, slots = self._share.pages(alive)
@@ -258,19 +356,37 @@ class BackupDriver:
         return failed
 
 
-class _Forward:
-    """A forward between its begin and its end."""
+class _Ending(NamedTuple):
+    """What was said at the end of a forward: see `BackupDriver.end`."""
 
-    def __init__(self, transactions: Sequence[Transaction], layers: int) -> None:
-        self.all = list(transactions)
-        self.alive = [transaction for transaction in transactions if transaction.status == "reserved"]
+    compute: Callable[[], ComputeStream]
+    target_ran: bool
+    draft_ran: bool
+    reason: str
+
+
+class _Forward:
+    """A forward between its begin and its end, and longer if nothing is reserved for it by then."""
+
+    def __init__(self, layers: int) -> None:
+        self.all: list[Transaction] = []
+        self.alive: list[Transaction] = []
         self.plan: CopyPlan | None = None
         self.failed: OnFailure
         """Tells those that are copied."""
         self.done = [False] * layers
+        """Which layers were submitted, or marked, since they have begun."""
+        self.copied: set[int] = set()
         self.has_failed = False
         self.told = 0
         """The last number that transactions were told."""
+        self.reserving: Reserving | None = None
+        """As long as nothing is reserved."""
+        self.marked: list[tuple[int, int, ComputeStream]] = []
+        """Layers that have ended meanwhile, and where."""
+        self.unmarked: CopyError | None = None
+        """Why a layer has no mark."""
+        self.ending: _Ending | None = None
 
     def gaps(self) -> Iterable[tuple[int, int]]:
         """Yield the runs of layers that were not submitted, each as its first and the one after its last."""

@@ -7,7 +7,7 @@ from typing import Self
 from cpkv._core import CacheManager, Lease, TickReport, Transaction
 from cpkv.device import ComputeStream, CopyEngine
 from cpkv.device.cuda import CudaEngine
-from cpkv.drivers.backup import BackupDriver
+from cpkv.drivers.backup import BackupDriver, Reserving
 from cpkv.drivers.counts import Counts
 from cpkv.drivers.restore import RestoreDriver
 from cpkv.errors import ConfigError, UsageError
@@ -81,15 +81,19 @@ class HostTier:
         self._check_running()
         self._restore.start(operations, self._compute)
 
-    def begin_forward(self, transactions: Sequence[Transaction], leases: Sequence[Lease] = ()) -> None:
+    def begin_forward(self, transactions: Sequence[Transaction] | Reserving, leases: Sequence[Lease] = ()) -> None:
         """Let the coming forward be copied as it goes, and wait for what it reads.
 
+        An engine that queues forwards on a GPU may not know yet which pages it has given to this one. What it passes
+        then is asked at the layers' ends, and at the forward's; at the latest `forward_reserved` tells.
+
         Args:
-            transactions: What `CacheManager.reserve` has returned for its requests.
+            transactions: What `CacheManager.reserve` has returned for its requests, or what returns it as soon as that
+                can be said, and `None` before.
             leases: Of its requests.
 
         Raises:
-            UsageError: A forward is under way, or the tier is paused.
+            UsageError: A forward is under way or waits for what is reserved, or the tier is paused.
             ConfigError: The memory of the device pool has moved or was freed.
         """
         self._check_running()
@@ -97,6 +101,19 @@ class HostTier:
         needed = self._restore.needs(leases)
         self._backup.begin(transactions)
         self._restore.arm(needed)
+
+    def forward_reserved(self, transactions: Sequence[Transaction]) -> None:
+        """Copy what a forward has queued that has begun, and perhaps ended, before anything was reserved for it.
+
+        Args:
+            transactions: What `CacheManager.reserve` has returned for its requests.
+
+        Raises:
+            UsageError: No forward waits for that, or the tier is paused.
+
+        Whatever is raised but that no forward waits, the transactions have failed.
+        """
+        self._backup.reserved(transactions)
 
     def layer_begins(self, layer: int) -> None:
         """Let a layer wait for what it reads. To be called before it is queued.
@@ -188,8 +205,9 @@ class HostTier:
         Raises:
             UsageError: A forward is under way.
         """
-        if self._backup.is_armed:
-            message = "a forward is under way: end it before device memory is moved"
+        if self._backup.is_armed or self._backup.is_awaited:
+            what = "is under way: end it" if self._backup.is_armed else "waits for what is reserved for it: tell it"
+            message = f"a forward {what} before device memory is moved"
             raise UsageError(message)
         self._is_paused = True
         self.engine.pause()
@@ -235,6 +253,8 @@ class HostTier:
         try:
             if self._backup.is_armed:
                 self.end_forward(target_ran=False, draft_ran=False)
+            if self._backup.is_awaited:
+                self._backup.reserved(())
         finally:
             self.engine.close()
         if self._memory is not None:

@@ -23,7 +23,7 @@ from cpkv.device.cuda.arrays import PreparedPlan
 from cpkv.device.cuda.choice import Choice, CopyPath, wanted_path
 from cpkv.device.cuda.context import Context
 from cpkv.device.cuda.driver import Driver, load_driver
-from cpkv.device.cuda.events import EventPool, new_event
+from cpkv.device.cuda.events import EventPool, Mark, new_event
 from cpkv.device.cuda.failures import CudaError, CudaStreamError, check, refused, release
 from cpkv.device.cuda.stream import CopyStream, Submission
 from cpkv.device.cuda.words import register_words
@@ -88,7 +88,7 @@ class CudaEngine:
     def _make_parts(self, wanted: CopyPath, quota: int, stack: ExitStack) -> None:
         driver, context = self._driver, self._context
         self._words = register_words(driver, context, self.acks, stack)
-        events = EventPool(driver, stack)
+        self._events = events = EventPool(driver, stack)
         self._after = new_event(driver, EVENT_DISABLE_TIMING, stack)
         self._tail = new_event(driver, EVENT_DISABLE_TIMING, stack)
         least, greatest = _priorities(driver)
@@ -132,6 +132,20 @@ class CudaEngine:
         """See `CopyEngine.next_sequence`."""
         return self._streams[stream].last + 1
 
+    def mark(self, compute: ComputeStream) -> Mark | None:
+        """See `CopyEngine.mark`. Without `compute` there is nothing to wait for."""
+        if compute is None:
+            return None
+        was_other = self._context.enter()
+        try:
+            self._check_capture(compute)
+            mark = Mark(self._events)
+            mark.record(self._driver, compute)
+        finally:
+            if was_other:
+                self._context.leave()
+        return mark
+
     def submit(  # noqa: PLR0913 - as the protocol has it
         self,
         stream: int,
@@ -158,10 +172,11 @@ class CudaEngine:
         was_other = False
         try:
             was_other = self._context.enter()
-            if after is not None and self._is_capturing(after):
-                self._refuse(f"stream {after} is being captured into a graph")
+            self._check_capture(after)
             copies.begin(submission)
-            if after is not None:
+            if isinstance(after, Mark):
+                copies.wait_for(after.event)
+            elif after is not None:
                 copies.follow(after, self._after)
             plan.queue(plan.arrays, first_row, end_row, copies)
             if plan.lines is not None:
@@ -228,6 +243,10 @@ class CudaEngine:
         finally:
             if was_other:
                 self._context.leave()
+
+    def _check_capture(self, compute: ComputeStream) -> None:
+        if compute is not None and not isinstance(compute, Mark) and self._is_capturing(compute):
+            self._refuse(f"stream {compute} is being captured into a graph")
 
     def _is_capturing(self, compute: ComputeStream) -> bool:
         try:

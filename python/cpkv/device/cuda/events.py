@@ -1,11 +1,14 @@
 """Points in streams, to be waited for: made once, used again."""
 
 import ctypes
+import weakref
 from contextlib import ExitStack
+from typing import Final
 
 from cpkv.device.cuda.abi import EVENT_DISABLE_TIMING
 from cpkv.device.cuda.driver import Driver
-from cpkv.device.cuda.failures import check, release
+from cpkv.device.cuda.failures import check, refused, release
+from cpkv.device.engine import ComputeStream
 
 
 class EventPool:
@@ -33,6 +36,28 @@ class EventPool:
     def give(self, event: int) -> None:
         """Take an event back whose point nobody will ask for."""
         self._free.append(event)
+
+
+class Mark:
+    """A point of a stream, to be waited for any number of times. Its event goes back to the pool with it.
+
+    Args:
+        pool: Whose event it takes.
+    """
+
+    def __init__(self, pool: EventPool) -> None:
+        self.event: Final = pool.take()
+        weakref.finalize(self, pool.give, self.event)
+
+    def record(self, driver: Driver, compute: ComputeStream) -> None:
+        """Stand for what is queued on a stream by now.
+
+        Raises:
+            CudaError: The driver refuses.
+        """
+        code = driver.cuEventRecord(self.event, compute)
+        if code:
+            raise refused(driver, f"cuEventRecord on the compute stream {compute}", code)
 
 
 def new_event(driver: Driver, flags: int, stack: ExitStack) -> int:

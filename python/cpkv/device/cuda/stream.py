@@ -123,6 +123,14 @@ class CopyStream:
         code = self._driver.cuEventRecord(event, compute)
         if code:
             raise refused(self._driver, f"cuEventRecord on the compute stream {compute}", code)
+        self.wait_for(event)
+
+    def wait_for(self, event: int) -> None:
+        """Let what is queued from now on begin when the point that an event has now is reached.
+
+        Raises:
+            CudaError: The driver refuses.
+        """
         code = self._driver.cuStreamWaitEvent(self.handle, event, 0)
         if code:
             raise refused(self._driver, "cuStreamWaitEvent", code)
