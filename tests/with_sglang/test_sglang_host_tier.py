@@ -14,6 +14,7 @@ from cpkv.device import BACKUP, RESTORE
 from cpkv.device.cpu import CpuEngine
 from cpkv.errors import UsageError
 from cpkv.sglang.cache import CHECK_INTEGRITY
+from cpkv.sglang.pages import AskedPages
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -31,10 +32,19 @@ def late(seed):
     return CpuEngine(delay_s=lambda _: draws.choice([0.0] * 10 + [0.001] * 9 + [0.01]) * draws.random() * 2)
 
 
+def pages_come_late(monkeypatch, seed):
+    """As from a GPU: at some layer's end, or only after the forward."""
+    draws = random.Random(seed)
+    monkeypatch.setattr(AskedPages, "are_there", lambda _: draws.random() < 0.3)
+
+
+@pytest.mark.parametrize("comes", ["at once", "late"])
 @pytest.mark.parametrize("write", ["through", "selective", "back"])
 @pytest.mark.parametrize("is_eagle", [False, True])
 @pytest.mark.parametrize("page_size", [1, 4, 16])
-def test_every_layer_reads_what_was_computed_for_its_tokens(page_size, is_eagle, write):
+def test_every_layer_reads_what_was_computed_for_its_tokens(page_size, is_eagle, write, comes, monkeypatch):
+    if comes == "late":
+        pages_come_late(monkeypatch, 3)
     made_of = context(pages=-(-850 // page_size), page_size=page_size, is_eagle=is_eagle)
     scheduler = TieredScheduler(made_of, late(1), slots=-(-8_000 // page_size), write=write)
     work = Work(scheduler, 5)

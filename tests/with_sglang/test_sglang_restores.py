@@ -73,10 +73,13 @@ def test_forwards_of_one_graph_are_copied_at_their_end_and_it_is_told(setup, tie
     assert "were not submitted by hooks and go to the host all at once: graph replay" in engine.log.read_text()
 
 
-@pytest.mark.parametrize("setup", SETUPS, ids=str)
-def test_conversations_that_the_device_does_not_hold(setup, tiered, same_answers):
-    """Several at once, in chunks, with aborts in between and a flush at the end."""
-    engine, prompts = tiered(setup), Prompts(62)
+CONVERSATIONS = [(setup, {}) for setup in SETUPS] + [(SETUPS[1], {"CPKV_TEST_FAULT": "ask for pages"})]
+
+
+@pytest.mark.parametrize(("setup", "variables"), CONVERSATIONS, ids=str)
+def test_conversations_that_the_device_does_not_hold(setup, variables, tiered, same_answers):
+    """Several at once, in chunks, with a flush at the end."""
+    engine, prompts = tiered(setup, **variables), Prompts(62)
     said = dict.fromkeys(range(4), prompts.tokens(60))
     host_hits = 0
     for _ in range(4):

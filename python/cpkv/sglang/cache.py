@@ -31,7 +31,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 from cpkv._core import CacheManager, Hit
 from cpkv.errors import UsageError
 from cpkv.sglang.events import Events
-from cpkv.sglang.host import Host, Reservation, Reserved
+from cpkv.sglang.host import Completed, Host, Reserved
 from cpkv.sglang.keys import namespace_of, namespace_of_key, priority_of, tokens_of, tokens_of_key
 from cpkv.sglang.pages import Pages, device_of
 from cpkv.sglang.prefix import Prefix
@@ -107,18 +107,21 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
 
     def touch_prefix(self, key: "RadixKey") -> None:
         """Make the cached prefix of a waiting request the most recent one."""
+        self._catch_up()
         hit = self.manager.match(tokens_of_key(key), namespace=namespace_of_key(key))
         if hit.pages:
             self.manager.pin(hit).release()
 
     def inc_lock_ref(self, node: Prefix) -> IncLockRefResult:
         """Hold a prefix once more."""
+        self._catch_up()
         node.lock()
         self._locked.add(node)
         return IncLockRefResult()
 
     def dec_lock_ref(self, node: Prefix, params: DecLockRefParams | None = None) -> DecLockRefResult:  # noqa: ARG002
         """Hold a prefix once less."""
+        self._catch_up()
         node.unlock()
         if not node.is_locked:
             self._locked.discard(node)
@@ -149,6 +152,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         end = max(up_to - self.is_eagle, 0) // self.page_size
         if end <= first or prefix.lease.lost or not _is_of_its_tokens(req):
             return
+        self._catch_up()
         self._settle(prefix, req, token_ids)
         lease = prefix.lease
         reserved = self.host.take(owned.req_pool_idx) if self.host is not None else None
@@ -200,6 +204,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     def evict(self, params: EvictParams) -> EvictResult:
         """Give at least so many tokens back to the allocator, as far as nobody holds them."""
         begun = time.perf_counter()
+        self._catch_up()
         pages = self.manager.evict(_LANE, max(-(-params.num_tokens // self.page_size), 0))
         tokens = len(pages) * self.page_size
         if tokens:
@@ -236,6 +241,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         Raises:
             UsageError: A request still holds some; nothing was forgotten.
         """
+        self._catch_up()
         protected = self.protected_size()
         if protected:
             message = f"the cache is flushed while requests hold {protected} tokens of it"
@@ -270,6 +276,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         if self.host is None:
             message = f"a prefix of {prefix.hit.host_pages} pages is to be restored, and there is no host tier"
             raise UsageError(message)
+        self._catch_up()
         prefix.use()
         lease = prefix.lease
         found = lease.device_pages
@@ -320,7 +327,8 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     @property
     def ongoing_write_through(self) -> range:
         """As many as copies are under way, which is what SGLang asks before it calls itself idle."""
-        return range(self.manager.stats().open_operations)
+        is_behind = self.host is not None and self.host.is_behind
+        return range(self.manager.stats().open_operations + is_behind)
 
     @property
     def ongoing_load_back(self) -> range:
@@ -337,9 +345,11 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         if self.host is None:
             message = "a forward is to be copied, and there is no host tier"
             raise UsageError(message)
-        completed = list(self._completed(batch))
+        self._catch_up()
+        requests, spans = self._completed(batch)
+        pages = self._pages.of_rows(self.req_to_token_pool.req_to_token, spans)
         leases = [request.last_node.lease for request in batch.reqs if request.last_node.is_locked]
-        self.host.begin(completed, leases)
+        self.host.begin(requests, pages, leases)
         has_run = False
         try:
             yield
@@ -347,8 +357,8 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         finally:
             self.host.end(has_run=has_run)
 
-    def _completed(self, batch: Any) -> Iterator[tuple[int, Reservation]]:  # noqa: ANN401 - SGLang's
-        """For each request whose prompt a batch computes, the whole pages that are full after it."""
+    def _completed(self, batch: Any) -> tuple[list[Completed], list[tuple[int, int, int]]]:  # noqa: ANN401 - SGLang's
+        """For each request whose prompt a batch computes: what is complete after it, and where its new pages are."""
         decoding = {id(request) for request in batch.decoding_reqs or ()}
         found, spans = [], []
         for request in batch.reqs:
@@ -360,11 +370,15 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
             if id(request) in decoding or end <= first or not is_kept or prefix.lease.lost:
                 continue
             self._settle(prefix, request, request.full_untruncated_fill_ids)
-            found.append((tokens_of(request.full_untruncated_fill_ids, computed), prefix.lease))
+            tokens = tokens_of(request.full_untruncated_fill_ids, computed)
+            found.append(Completed(owned.req_pool_idx, tokens, prefix.lease))
             spans.append((owned.req_pool_idx, first, end))
-        pages = self._pages.of_rows(self.req_to_token_pool.req_to_token, spans)
-        for (row, _, _), (tokens, lease), those in zip(spans, found, pages, strict=True):
-            yield row, (tokens, those, lease)
+        return found, spans
+
+    def _catch_up(self) -> None:
+        """What the last forward was to reserve comes before any other change."""
+        if self.host is not None:
+            self.host.catch_up()
 
     def release_host_resources(self) -> None:
         """Wait for copies and give the host memory back, at the end of the server."""

@@ -17,12 +17,25 @@ from numpy.typing import NDArray
 from cpkv._core import CacheManager, Lease, PageIds, TickReport, Transaction
 from cpkv.drivers import HostTier, LayerHooks
 from cpkv.sglang.breaks import AttentionBreaks
+from cpkv.sglang.pages import AskedPages
 from cpkv.sglang.waits import LayerWaits
 
 _logger: Final = logging.getLogger("cpkv.sglang")
 
-Reservation = tuple[NDArray[np.int64], NDArray[np.int64], Lease]
-"""Tokens, pages behind those of the lease, and the lease."""
+
+class Completed(NamedTuple):
+    """A request that completes pages in a forward: its row, its tokens by then, and the lease that it builds on."""
+
+    row: int
+    tokens: NDArray[np.int64]
+    lease: Lease
+
+
+class Awaited(NamedTuple):
+    """What is to be reserved as soon as its pages are told."""
+
+    requests: list[Completed]
+    pages: AskedPages
 
 
 class Reserved(NamedTuple):
@@ -64,29 +77,59 @@ class Host:
         self._step = 0
         self._loads: list[Transaction] = []
         """Restores of requests that the next batch has."""
+        self._awaited: Awaited | None = None
+        """For the last forward, if its pages were not told when it began."""
         self._reserved: dict[int, Reserved] = {}
         """By the row of its request: what was reserved for the forward and is not inserted yet."""
 
     # --- A forward ---
 
-    def begin(self, requests: Iterable[tuple[int, Reservation]], leases: Iterable[Lease]) -> None:
+    def begin(self, requests: list[Completed], pages: AskedPages, leases: list[Lease]) -> None:
         """Reserve slots for what a forward completes, and let its layers be copied.
 
+        A scheduler is ahead of its GPU, which tells the pages of a forward when the one before it has ended. They
+        are not waited for: the layers of this forward are queued meanwhile, and slots are reserved at a layer's end,
+        or before the cache is asked for anything else (`catch_up`). It is on the GPU by then, but has not ended.
+
         Args:
-            requests: Of each that completes pages, its row and what it is going to insert.
-            leases: Of all of its requests.
+            requests: Those that complete pages.
+            pages: Of each, in their order.
+            leases: Of all requests of the forward.
         """
-        rows, batch = [], []
-        for row, reservation in requests:
-            self.give_up(row)
-            rows.append(row)
-            batch.append(reservation)
-        transactions = self._manager.reserve(batch) if batch else []
-        for row, transaction, (_, pages, _) in zip(rows, transactions, batch, strict=True):
-            self._reserved[row] = Reserved(transaction, pages)
-        self.tier.begin_forward(transactions, list(leases))
+        for request in requests:
+            self.give_up(request.row)
+        self._awaited = Awaited(requests, pages)
+        told = self._reserve_if_told()
+        self.tier.begin_forward(self._reserve_if_told if told is None else told, leases)
         for one in self._breaks:
             one.begin()
+
+    def _reserve_if_told(self) -> list[Transaction] | None:
+        awaited = self._awaited
+        return None if awaited is not None and not awaited.pages.are_there() else self._reserve()
+
+    def _reserve(self) -> list[Transaction]:
+        awaited, self._awaited = self._awaited, None
+        if awaited is None or not awaited.requests:
+            return []
+        found = list(zip(awaited.requests, awaited.pages.get(), strict=True))
+        transactions = self._manager.reserve([(request.tokens, pages, request.lease) for request, pages in found])
+        for transaction, (request, pages) in zip(transactions, found, strict=True):
+            self._reserved[request.row] = Reserved(transaction, pages)
+        return transactions
+
+    def catch_up(self) -> None:
+        """Reserve what the last forward completes, if that has not been done, before anything else changes.
+
+        So it is done between the same two changes on all ranks.
+        """
+        if self._awaited is not None:
+            self.tier.forward_reserved(self._reserve())
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is to be reserved yet."""
+        return self._awaited is not None
 
     def end(self, *, has_run: bool) -> None:
         """Copy what no layer end has: the last layer, if SGLang has replayed a graph in pieces; all, if in one.
@@ -103,6 +146,7 @@ class Host:
 
     def take(self, row: int) -> Reserved | None:
         """Return what was reserved for the request in a row, for its insertion; `None` if nothing was."""
+        self.catch_up()
         return self._reserved.pop(row, None)
 
     def give_up(self, row: int) -> bool:
@@ -110,6 +154,7 @@ class Host:
 
         Copies of it may be under way: pages of the request go back through `CacheManager.free`.
         """
+        self.catch_up()
         reserved = self._reserved.pop(row, None)
         if reserved is None:
             return False
@@ -133,6 +178,7 @@ class Host:
 
     def tick(self) -> TickReport | None:
         """Make visible what has landed; `None` if there is nothing to do, on all ranks alike."""
+        self.catch_up()
         self.load()  # of requests that were not admitted after all
         if not self._keeps_clean and not self._manager.has_work():
             return None
@@ -145,6 +191,7 @@ class Host:
 
     def close(self) -> None:
         """Take the hooks off, wait for copies, and give the memory back. Idempotent."""
+        self._awaited = None
         self._hooks.remove()
         for one in self._breaks:
             one.remove()

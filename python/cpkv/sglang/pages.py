@@ -29,7 +29,10 @@ class Pages:
 
     def token_indices(self, pages: PageIds) -> torch.Tensor:
         """Return the rows of pages, in order, dtype `int64`, shape `(len(pages) * page_size,)`."""
-        ids = torch.from_numpy(np.array(pages, np.int64)).to(self._device, non_blocking=True)
+        ids = torch.from_numpy(np.array(pages, np.int64))
+        if self._device.type == "cuda":
+            # From other memory the calling thread would wait for the stream if there are many.
+            ids = ids.pin_memory().to(self._device, non_blocking=True)
         if self.page_size == 1:
             return ids
         return (ids[:, None] * self.page_size + self._offsets).reshape(-1)
@@ -46,26 +49,60 @@ class Pages:
         """
         return self._pages(row[first_page * self.page_size : end_page * self.page_size : self.page_size])
 
-    def of_rows(self, table: torch.Tensor, spans: Sequence[tuple[int, int, int]]) -> list[NDArray[np.int64]]:
-        """Return the pages of several rows at once, so that the calling thread waits once.
+    def of_rows(self, table: torch.Tensor, spans: Sequence[tuple[int, int, int]]) -> "AskedPages":
+        """Ask for the pages of several rows. The calling thread waits for nothing.
 
         Args:
             table: Token indices of all rows, integer, shape `(rows, tokens)`.
             spans: Of each the row, the place of its first page and that behind its last one.
         """
-        size, width = self.page_size, table.shape[1]
-        places = [row * width + np.arange(first * size, end * size, size) for row, first, end in spans]
-        if not places:
-            return []
-        there = torch.from_numpy(np.concatenate(places)).to(self._device, non_blocking=True)
-        pages = self._pages(table.reshape(-1)[there])
-        return np.split(pages, np.cumsum([len(each) for each in places])[:-1])
+        size = self.page_size
+        firsts = [table[row, first * size : end * size : size] for row, first, end in spans]
+        lengths = [end - first for _, first, end in spans]
+        return AskedPages(self._ids(torch.cat(firsts)) if firsts else None, lengths)
 
     def _pages(self, firsts: torch.Tensor) -> NDArray[np.int64]:
         """The pages that token indices are the first of."""
-        firsts = firsts.to(torch.int64)
-        array: NDArray[np.int64] = (firsts // self.page_size if self.page_size > 1 else firsts).cpu().numpy()
+        array: NDArray[np.int64] = self._ids(firsts).cpu().numpy()
         return array
+
+    def _ids(self, firsts: torch.Tensor) -> torch.Tensor:
+        """The same, where the indices are."""
+        firsts = firsts.to(torch.int64)
+        return firsts // self.page_size if self.page_size > 1 else firsts
+
+
+class AskedPages:
+    """Pages that a GPU was asked for. It answers when its stream is there: behind the forward that runs now.
+
+    Args:
+        ids: All of them, `int64`, or `None` for none.
+        lengths: How many there are of each row.
+    """
+
+    def __init__(self, ids: torch.Tensor | None, lengths: Sequence[int]) -> None:
+        self._lengths = lengths
+        self._answered: torch.cuda.Event | None = None
+        if ids is not None and ids.is_cuda:
+            answer = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
+            answer.copy_(ids, non_blocking=True)
+            self._answered = torch.cuda.Event()
+            self._answered.record()
+            ids = answer
+        self._ids = ids
+
+    def are_there(self) -> bool:
+        """Whether they can be had without waiting."""
+        return self._answered is None or bool(self._answered.query())
+
+    def get(self) -> list[NDArray[np.int64]]:
+        """Wait for them; return those of each row."""
+        if self._ids is None:
+            return []
+        if self._answered is not None:
+            self._answered.synchronize()
+        pages: NDArray[np.int64] = self._ids.numpy()
+        return np.split(pages, np.cumsum(self._lengths)[:-1])
 
 
 def device_of(allocator: Any) -> torch.device:  # noqa: ANN401 - SGLang's

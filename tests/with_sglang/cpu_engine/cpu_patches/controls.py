@@ -12,6 +12,7 @@ from sglang.srt.managers.scheduler_components.internal_state import SchedulerInt
 from cpkv.drivers import HostTier
 from cpkv.sglang.cache import PrefixCache
 from cpkv.sglang.host import Host
+from cpkv.sglang.pages import AskedPages
 from cpu_patches import host_copies
 
 FAULT = "CPKV_TEST_FAULT"
@@ -157,7 +158,13 @@ def hook_nothing():
     Host.__init__ = make
 
 
+def ask_for_pages():
+    """As a GPU that has not told yet when a forward has ended in which pages it is."""
+    AskedPages.are_there = lambda _: False
+
+
 FAULTS = {
+    "ask for pages": ask_for_pages,
     "hook no module": hook_no_module,
     "hook nothing": hook_nothing,
     "zero restores": zero_restores,
