@@ -5,13 +5,16 @@ never given out.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from cpkv._core import PageIds
+
+_STAGED_IDS: Final = 8_192
+"""So many, 64 KiB, the driver takes from pageable memory at once. With more the caller would wait for the stream."""
 
 
 class Pages:
@@ -31,8 +34,9 @@ class Pages:
         """Return the rows of pages, in order, dtype `int64`, shape `(len(pages) * page_size,)`."""
         ids = torch.from_numpy(np.array(pages, np.int64))
         if self._device.type == "cuda":
-            # From other memory the calling thread would wait for the stream if there are many.
-            ids = ids.pin_memory().to(self._device, non_blocking=True)
+            if len(ids) > _STAGED_IDS:
+                ids = ids.pin_memory()
+            ids = ids.to(self._device, non_blocking=True)
         if self.page_size == 1:
             return ids
         return (ids[:, None] * self.page_size + self._offsets).reshape(-1)
