@@ -73,6 +73,17 @@ def test_forwards_of_one_graph_are_copied_at_their_end_and_it_is_told(setup, tie
     assert "were not submitted by hooks and go to the host all at once: graph replay" in engine.log.read_text()
 
 
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_copies_begin_before_the_last_layer_ends(setup, tiered, tell):
+    """On the timeline of 100 forwards, not only in the order of the submissions."""
+    engine, prompts = tiered(setup), Prompts(63)
+    while engine.state()["copied_forwards"] < 100:
+        engine.serve(Request(prompts.tokens(500), new_tokens=1))
+    state = engine.settle()
+    tell(f"{setup}: {state['copy_within_ns'] / state['copy_ns']:.0%} of the time of copies is within forwards")
+    assert state["early_forwards"] >= 0.99 * state["copied_forwards"]
+
+
 CONVERSATIONS = [(setup, {}) for setup in SETUPS] + [(SETUPS[1], {"CPKV_TEST_FAULT": "ask for pages"})]
 
 

@@ -14,6 +14,7 @@ from cpkv.sglang.cache import PrefixCache
 from cpkv.sglang.host import Host
 from cpkv.sglang.pages import AskedPages
 from cpu_patches import host_copies
+from cpu_patches.timeline import Timeline
 
 FAULT = "CPKV_TEST_FAULT"
 
@@ -28,7 +29,8 @@ _get_internal_state = SchedulerInternalStateController.get_internal_state
 
 def watch(scheduler):
     """Install everything."""
-    counts = Counter()
+    counts, timeline = Counter(), Timeline()
+    timeline.watch()
 
     def count_check(cache):
         counts["integrity_checks"] += cache._checks_integrity
@@ -49,7 +51,7 @@ def watch(scheduler):
         if isinstance(scheduler.tree_cache, PrefixCache):
             figures |= scheduler.tree_cache.manager.stats().as_dict() | counts
             if scheduler.tree_cache.host is not None:
-                figures |= scheduler.tree_cache.host.tier.counts.as_dict()
+                figures |= scheduler.tree_cache.host.tier.counts.as_dict() | timeline.figures()
         told.internal_state["cache"] = figures
         return told
 
