@@ -52,7 +52,18 @@ def test_what_the_device_has_evicted_comes_back(setup, tiered, same_answers):
     same_answers(setup, *serve_until_the_first_is_evicted(engine))
     state = check_nothing_is_left(engine, setup)
     check_layer_by_layer(state)
-    assert state["restored_pages"] > 0
+    assert state["compared_pages"] == state["restored_pages"] > 0
+    assert {name: count for name, count in state.items() if name.startswith("wrong_") and count} == {}
+
+
+def test_an_index_that_is_lost_shows_in_its_bytes_and_not_in_tokens(tiered, same_answers):
+    """On a CPU: there is no sparse attention there."""
+    setup = SETUPS[2]
+    engine = tiered(setup, CPKV_TEST_FAULT="zero indexes")
+    same_answers(setup, *serve_until_the_first_is_evicted(engine))
+    state = engine.settle()
+    assert state["wrong_target_index"] == state["compared_pages"] > 0
+    assert state["wrong_target_kv"] == 0
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=str)

@@ -6,6 +6,7 @@ fault of `FAULTS` that is there from the start.
 
 import os
 from collections import Counter
+from functools import partial
 
 from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController
 
@@ -14,6 +15,7 @@ from cpkv.sglang.cache import PrefixCache
 from cpkv.sglang.host import Host
 from cpkv.sglang.pages import AskedPages
 from cpu_patches import host_copies
+from cpu_patches.digests import Digests
 from cpu_patches.timeline import Timeline
 
 FAULT = "CPKV_TEST_FAULT"
@@ -29,7 +31,8 @@ _get_internal_state = SchedulerInternalStateController.get_internal_state
 
 def watch(scheduler):
     """Install everything."""
-    counts, timeline = Counter(), Timeline()
+    counts, digests, timeline = Counter(), Digests(), Timeline()
+    digests.watch()
     timeline.watch()
 
     def count_check(cache):
@@ -51,7 +54,7 @@ def watch(scheduler):
         if isinstance(scheduler.tree_cache, PrefixCache):
             figures |= scheduler.tree_cache.manager.stats().as_dict() | counts
             if scheduler.tree_cache.host is not None:
-                figures |= scheduler.tree_cache.host.tier.counts.as_dict() | timeline.figures()
+                figures |= scheduler.tree_cache.host.tier.counts.as_dict() | timeline.figures() | digests.counts
         told.internal_state["cache"] = figures
         return told
 
@@ -123,15 +126,15 @@ def forget_copies():
         host_copies.copy_by(name, host_copies.do_nothing)
 
 
-def zero_restores():
+def zero_restores(*components):
     """What comes back from the host is overwritten when all of it is there, before anybody reads it."""
 
     def load(tier, operations):
         _load(tier, operations)
         tier.engine.synchronize()
         for operation in operations:
-            for buffers in tier._restore.device.buffers.values():
-                for tensor in buffers.owners:
+            for name, buffers in tier._restore.device.buffers.items():
+                for tensor in buffers.owners if name in components or not components else ():
                     pages = tensor.view(buffers.pages, -1)
                     pages[operation.plan()[0].tolist()] = 0
 
@@ -170,6 +173,7 @@ FAULTS = {
     "hook no module": hook_no_module,
     "hook nothing": hook_nothing,
     "zero restores": zero_restores,
+    "zero indexes": partial(zero_restores, "target_index"),
     "leak": leak,
     "free twice": free_twice,
     "keep rows": keep_rows,
