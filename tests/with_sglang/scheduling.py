@@ -23,10 +23,13 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 
 from cpkv.layout import Buffers, Component, PageLayout
 from cpkv.sglang.adapters import CheckpointCache
+from cpkv.sglang.drafts import Draft
 from cpkv.sglang.opening import open_host
 from cpkv.sglang.state import State
+from cpkv.sglang.waits import let_wait
 
 SCRIBBLE = -1
+GUESS = -(10**6)
 MODULUS = (1 << 61) - 1
 
 
@@ -67,6 +70,7 @@ class Request(Req):
         self.numbers = []
         self.state = 0
         self.found = 0
+        self.guessed = None
 
     @property
     def tokens(self):
@@ -245,6 +249,8 @@ class Scheduler:
 
 
 LAYERS = 3
+DEPTHS = 2
+"""A draft's pools, each of one layer."""
 
 
 class FakeLayer:
@@ -255,8 +261,28 @@ class FakeLayer:
         return SimpleNamespace(remove=lambda: None)
 
 
+class FakeAttention:
+    """What is not called here."""
+
+    def forward(self):
+        pass
+
+
+class FakePool:
+    """A pool of one layer as far as waiting goes."""
+
+    start_layer = 0
+    layer_num = 1
+
+    def register_layer_transfer_counter(self, counter):
+        self.counter = counter
+
+
 class TieredScheduler(Scheduler):
     """The same with a host tier: each layer keeps the numbers plus its own place, and is read when it was waited for.
+
+    With keys of pairs there is a draft. Of each token it keeps the number of the one behind it. As long as there is
+    none, and where tokens were not accepted, it keeps a guess.
 
     Args:
         made_of: From `context`.
@@ -268,14 +294,39 @@ class TieredScheduler(Scheduler):
     def __init__(self, made_of, engine, *, slots, **options):
         params = made_of.params
         rows = params.token_to_kv_pool_allocator.size + params.page_size
-        self.layers = [torch.full((rows, 1), SCRIBBLE, dtype=torch.int64) for _ in range(LAYERS)]
-        buffers = Buffers.of(self.layers, tokens_per_page=params.page_size)
-        component = Component(name="target_kv", model="target", layers=(0, 1, 2), row_bytes=buffers.row_bytes)
-        layout = PageLayout(page_size=params.page_size, target_layers=LAYERS, draft_layers=0, components=(component,))
-        self.modules = [FakeLayer() for _ in range(LAYERS)]
-        self.host = open_host(
-            params, State(layout, {"target_kv": buffers}), self.modules, slots=slots, engine=engine, **options
+        counts = {"target": LAYERS, "draft": DEPTHS if params.is_eagle else 0}
+        self.layers = [torch.full((rows, 1), SCRIBBLE, dtype=torch.int64) for _ in range(sum(counts.values()))]
+        self.modules = [FakeLayer() for _ in self.layers]
+        tensors = {"target_kv": self.layers[:LAYERS], "draft_kv": self.layers[LAYERS:]}
+        buffers = {name: Buffers.of(its, tokens_per_page=params.page_size) for name, its in tensors.items() if its}
+        components = [
+            Component(
+                name=f"{model}_kv", model=model, layers=tuple(range(count)), row_bytes=buffers[f"{model}_kv"].row_bytes
+            )
+            for model, count in counts.items()
+            if count
+        ]
+        layout = PageLayout(
+            page_size=params.page_size,
+            target_layers=counts["target"],
+            draft_layers=counts["draft"],
+            components=tuple(components),
         )
+        self.draft_pools = [FakePool() for _ in range(counts["draft"])]
+        drafts = [
+            Draft(pool, SimpleNamespace(model=SimpleNamespace(decoder=module)), FakeAttention())
+            for pool, module in zip(self.draft_pools, self.modules[LAYERS:], strict=True)
+        ]
+        self.host = open_host(
+            params,
+            State(layout, buffers),
+            self.modules[:LAYERS],
+            slots=slots,
+            drafts=drafts,
+            engine=engine,
+            **options,
+        )
+        let_wait(self.draft_pools, self.host.tier)
         super().__init__(CheckpointCache(params, self.host.tier.cache, self.host), params)
         self.memory = self.layers[0][:, 0]
         self.restored = 0
@@ -290,6 +341,7 @@ class TieredScheduler(Scheduler):
 
     def start(self, request):
         """Match, lock, bring back what is on the host, and take a row."""
+        request.guessed = None
         request.refresh_fill_ids()
         match_kv_cache(request, self.cache, request.tokens, max_prefix_len=len(request.tokens) - 1)
         deciding = self.cache.lock(request.last_node)
@@ -315,15 +367,32 @@ class TieredScheduler(Scheduler):
     def compute(self, request, start, end):
         """A forward: layer by layer, each read where it was restored as soon as that was waited for."""
         numbers = chain(request)
-        row = self.rows.req_to_token[request.kv.req_pool_idx, :end].long()
+        behind = numbers[1 : end + 1]
+        drafted = torch.cat([behind, torch.full((end - len(behind),), GUESS)])
+        row = self.rows.req_to_token[request.kv.req_pool_idx].long()
         batch = SimpleNamespace(reqs=[request], decoding_reqs=None)
         is_prompt = not request.output_ids or end == len(request.tokens)
         with self.cache.forward(batch) if is_prompt else nullcontext():
-            for layer, (memory, module) in enumerate(zip(self.layers, self.modules, strict=True)):
-                memory[row[start:], 0] = numbers[start:end] + layer
+            for layer in range(LAYERS):
+                self.layers[layer][row[start:end], 0] = numbers[start:end] + layer
                 self.host.waits.wait_until(layer)
-                assert torch.equal(memory[row, 0], numbers[:end] + layer), "what a layer reads is there, and is its own"
-                module.hook(None, None, None)
+                self.read(request, layer, numbers[:end] + layer)
+            # What was sampled is known now, and the draft has it of the last token that was computed before.
+            first = start - (start == request.guessed)
+            allocated = -(-end // self.page_size) * self.page_size
+            for depth, pool in enumerate(self.draft_pools):
+                layer = LAYERS + depth
+                self.layers[layer][row[first:end], 0] = drafted[first:] + layer
+                self.layers[layer][row[end:allocated], 0] = GUESS
+                pool.counter.wait_until(0)
+                self.read(request, layer, drafted + layer)
+        request.guessed = end if len(behind) < end else None
+
+    def read(self, request, layer, expected):
+        """What a layer reads is there, and is its own; it is copied at its end."""
+        row = self.rows.req_to_token[request.kv.req_pool_idx, : len(expected)].long()
+        assert torch.equal(self.layers[layer][row, 0], expected)
+        self.modules[layer].hook(None, None, None)
 
     def check(self, request):  # noqa: ARG002 - as it was
         """Bytes are compared by each forward; what was not waited for may be on its way."""

@@ -3,6 +3,8 @@
 from typing import NamedTuple
 
 DRAFTED_TOKENS = 4
+HOST_TIER = {"enable_hierarchical_cache": True, "hicache_io_backend": "direct", "hicache_ratio": 8.0}
+"""Options of an engine that caches on the host, too."""
 
 
 class Setup(NamedTuple):

@@ -174,7 +174,8 @@ def test_a_flush_with_requests_is_refused_and_nothing_is_forgotten():
     scheduler.cache.release_host_resources()
 
 
-def test_a_forward_without_hooks_is_copied_at_its_end_in_stream_order():
+@pytest.mark.parametrize("is_eagle", [False, True])
+def test_a_forward_without_hooks_is_copied_at_its_end_in_stream_order(is_eagle):
     orders = []
 
     @contextmanager
@@ -183,7 +184,8 @@ def test_a_forward_without_hooks_is_copied_at_its_end_in_stream_order():
         yield
         orders.append("left")
 
-    scheduler = TieredScheduler(context(pages=50, page_size=4), CpuEngine(), slots=400, in_stream_order=in_order)
+    made_of = context(pages=50, page_size=4, is_eagle=is_eagle)
+    scheduler = TieredScheduler(made_of, CpuEngine(), slots=400, in_stream_order=in_order)
     request = Request(0, array("q", range(30)))
     scheduler.start(request)
     for module in scheduler.modules:

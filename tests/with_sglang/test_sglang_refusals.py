@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from engines import EngineDiedError
 from setups import Setup
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from cpkv import ConfigError
 from cpkv.sglang.options import check_options
@@ -17,9 +18,11 @@ def context(**given):
     params |= {name: given.pop(name) for name in params.keys() & given.keys()}
     parts |= {name: given.pop(name) for name in parts.keys() & given.keys()}
     allocator = SimpleNamespace(page_size=params.pop("allocator_page_size"), device=given.pop("device", "cpu"))
+    algorithm = SpeculativeAlgorithm.from_string(given.get("speculative_algorithm"))
     return SimpleNamespace(
         server_args=SimpleNamespace(**given),
         params=SimpleNamespace(**params, token_to_kv_pool_allocator=allocator),
+        tp_worker=SimpleNamespace(model_runner=SimpleNamespace(spec_algorithm=algorithm)),
         **parts,
     )
 
@@ -29,7 +32,11 @@ REFUSED = {
     "--enable-hierarchical-cache with --tp-size 2": {"enable_hierarchical_cache": True, "tp_size": 2},
     "--enable-hierarchical-cache with --pp-size 2": {"enable_hierarchical_cache": True, "pp_size": 2},
     "--enable-hierarchical-cache with --enable-pdmux": {"enable_hierarchical_cache": True, "enable_pdmux": True},
-    "--enable-hierarchical-cache with a draft model": {"enable_hierarchical_cache": True, "is_eagle": True},
+    "--enable-hierarchical-cache with --enable-unified-memory": {
+        "enable_hierarchical_cache": True,
+        "enable_unified_memory": True,
+    },
+    "--speculative-algorithm STANDALONE": {"enable_hierarchical_cache": True, "speculative_algorithm": "STANDALONE"},
     "--enable-session-radix-cache (set)": {"enable_session_radix_cache": True},
     "--enable-streaming-session (set)": {"enable_streaming_session": True},
     "--enable-lmcache (set)": {"enable_lmcache": True},
@@ -70,6 +77,23 @@ def test_all_options_are_named_at_once():
     assert sorted(line.split(": ")[0].strip() for line in lines_of(refusal)) == sorted(REFUSED)
 
 
+@pytest.mark.parametrize("algorithm", ["DFLASH", "UNO", "DSPARK", "FROZEN_KV_MTP", "STANDALONE"])
+def test_drafts_that_the_host_tier_does_not_know(algorithm):
+    check_options(context(speculative_algorithm=algorithm))
+    with pytest.raises(ConfigError) as refusal:
+        check_options(context(enable_hierarchical_cache=True, speculative_algorithm=algorithm))
+    [line] = lines_of(refusal)
+    assert line == (
+        f"  --speculative-algorithm {algorithm}: the draft's state would be left behind; use one of EAGLE, EAGLE3, "
+        "NEXTN, NGRAM, or leave --enable-hierarchical-cache out"
+    )
+
+
+@pytest.mark.parametrize("algorithm", [None, "EAGLE", "EAGLE3", "NEXTN", "NGRAM"])
+def test_drafts_that_the_host_tier_knows(algorithm):
+    check_options(context(enable_hierarchical_cache=True, speculative_algorithm=algorithm))
+
+
 def prefill_by(backend):
     """How SGLang captures forwards."""
     return SimpleNamespace(prefill=SimpleNamespace(backend=backend))
@@ -103,6 +127,8 @@ def test_the_engine_does_not_start_and_logs_the_message(models, template):
         "enable_hierarchical_cache": True,
         "hicache_io_backend": "direct",
         "schedule_policy": "dfs-weight",
+        "speculative_algorithm": "STANDALONE",
+        "speculative_draft_model_path": str(models / "llama"),
     }
     with pytest.raises(EngineDiedError) as died:
         template.start(options)
@@ -111,7 +137,7 @@ def test_the_engine_does_not_start_and_logs_the_message(models, template):
     message = died.value.log[at:].splitlines()[1:3]
     assert [line.split(":")[0] for line in message] == [
         "  --schedule-policy dfs-weight",
-        "  --enable-hierarchical-cache with a draft model",
+        "  --speculative-algorithm STANDALONE",
     ]
 
 

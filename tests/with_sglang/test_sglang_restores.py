@@ -3,17 +3,22 @@
 import pytest
 from prompts import Prompts
 from served import Request
-from setups import Setup
+from setups import HOST_TIER, Setup
 
-SETUPS = [Setup("llama", 16, pool_tokens=640), Setup("mla", 64, pool_tokens=640), Setup("dsa", 64, pool_tokens=640)]
+SETUPS = [
+    Setup("llama", 16, pool_tokens=640),
+    Setup("mla", 64, pool_tokens=640),
+    Setup("dsa", 64, pool_tokens=640),
+    Setup("llama", 16, drafts=True, pool_tokens=640),
+    Setup("llama", 64, drafts=True, pool_tokens=640),
+]
+DRAFTING = [setup for setup in SETUPS if setup.drafts]
 
 
 @pytest.fixture
 def tiered(cached_engine):
     def start(setup, **variables):
-        return cached_engine(
-            setup, enable_hierarchical_cache=True, hicache_io_backend="direct", hicache_ratio=8.0, **variables
-        )
+        return cached_engine(setup, **HOST_TIER, **variables)
 
     return start
 
@@ -100,13 +105,14 @@ CONVERSATIONS = [(setup, {}) for setup in SETUPS] + [(SETUPS[1], {"CPKV_TEST_FAU
 
 @pytest.mark.parametrize(("setup", "variables"), CONVERSATIONS, ids=str)
 def test_conversations_that_the_device_does_not_hold(setup, variables, tiered, same_answers):
-    """Several at once, in chunks, with a flush at the end."""
+    """Several at once, in chunks, beside one that is aborted, and a flush at the end."""
     engine, prompts = tiered(setup, **variables), Prompts(62)
     said = dict.fromkeys(range(4), prompts.tokens(60))
     host_hits = 0
     for _ in range(4):
         requests = [Request(history + prompts.tokens(30)) for history in said.values()]
-        answers = engine.serve(*requests)
+        *answers, aborted = engine.serve(*requests, Request(prompts.tokens(150), new_tokens=60, aborted_at=(0, 5)))
+        assert aborted.finish == "abort"
         same_answers(setup, requests, answers)
         host_hits += sum(answer.host_hit for answer in answers)
         said = {who: one.prompt + two.tokens for who, one, two in zip(said, requests, answers, strict=True)}
@@ -122,3 +128,29 @@ def test_a_restore_that_brings_zeroes_gives_wrong_tokens(setup, tiered):
     engine = tiered(setup, CPKV_TEST_FAULT="zero restores")
     _, (right, _, _, wrong) = serve_until_the_first_is_evicted(engine)
     assert wrong.tokens != right.tokens
+
+
+@pytest.mark.parametrize("setup", DRAFTING, ids=str)
+def test_a_restore_that_brings_zeroes_for_the_draft_gives_short_steps(setup, tiered):
+    engine = tiered(setup, CPKV_TEST_FAULT="zero drafts")
+    _, (cold, _, _, restored) = serve_until_the_first_is_evicted(engine)
+    assert restored.tokens == cold.tokens
+    assert cold.accept_length > 2
+    assert restored.accept_length < cold.accept_length / 2
+
+
+@pytest.mark.parametrize("setup", DRAFTING, ids=str)
+def test_what_was_said_with_drafts_comes_back(setup, tiered, same_answers):
+    """Pages of answers are copied late. Nothing was computed twice of them, so their drafts come from the host."""
+    engine, prompts = tiered(setup), Prompts(63)
+    first = Request(prompts.tokens(20), new_tokens=200)
+    [answer] = engine.serve(first)
+    engine.settle()
+    for _ in range(2):
+        engine.serve(Request(prompts.tokens(500)))
+        engine.settle()
+    again = Request(first.prompt + answer.tokens)
+    [restored] = engine.serve(again)
+    assert restored.host_hit >= 192
+    same_answers(setup, [first, again], [answer, restored])
+    assert engine.settle()["late_reserved_pages"] * setup.page_size >= 192

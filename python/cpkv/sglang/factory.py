@@ -8,9 +8,12 @@ from sglang.version import __version__ as sglang_version
 import cpkv
 from cpkv.errors import ConfigError
 from cpkv.sglang.adapters import ADAPTERS
+from cpkv.sglang.builder import copy_drafts
+from cpkv.sglang.drafts import drafts_of
 from cpkv.sglang.opening import host_of, new_manager
 from cpkv.sglang.options import check_options
 from cpkv.sglang.versions import HOST_TIER, interface_of, release_of
+from cpkv.sglang.waits import let_wait
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.registry import TreeCacheBuildContext
@@ -42,11 +45,14 @@ def build(context: "TreeCacheBuildContext") -> "PrefixCache":
     from cpkv.sglang.forwards import copy_forwards  # noqa: PLC0415 - brings in all of SGLang's scheduler
 
     _logger.info("%s", _told(params))
-    host = host_of(context)
+    drafts = drafts_of(context)
+    host = host_of(context, drafts)
     cache = ADAPTERS[interface](params, host.tier.cache, host)
     context.tp_worker.register_hicache_layer_transfer_counter(host.waits)
     params.token_to_kv_pool_allocator.get_kvcache().register_layer_transfer_counter(host.waits)
+    let_wait([draft.pool for draft in drafts], host.tier)
     copy_forwards()
+    copy_drafts()
     return cache
 
 

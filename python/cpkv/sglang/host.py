@@ -54,6 +54,7 @@ class Host:
         layers: The target's decoder layers, in order.
         breaks: Of each model that may be replayed from a graph.
         in_stream_order: Enters what puts copies behind the forwards that are queued; nothing on a CPU.
+        draft_layers: The draft's decoder layers, in order.
         keeps_clean: Whether ticks begin late copies of what is about to be evicted, also when nothing is under way.
     """
 
@@ -65,12 +66,14 @@ class Host:
         breaks: Sequence[AttentionBreaks] = (),
         in_stream_order: Callable[[], AbstractContextManager[Any]] = nullcontext,
         *,
+        draft_layers: Iterable[Any] = (),
         keeps_clean: bool = False,
     ) -> None:
         self.tier = tier
-        self.waits = LayerWaits(tier)
+        self.waits = LayerWaits(tier, range(tier.host.layout.target_layers))
         self._manager = manager
         self._hooks = LayerHooks(tier, layers, model="target", waits=False)
+        self._draft_hooks = LayerHooks(tier, draft_layers, model="draft", waits=False)
         self._breaks = breaks
         self._in_stream_order = in_stream_order
         self._keeps_clean = keeps_clean
@@ -137,9 +140,8 @@ class Host:
         By now the scheduler has left the stream of the forward, behind which these copies have to be.
         """
         with self._in_stream_order():
-            if has_run:
-                for one in self._breaks:
-                    one.end()
+            if has_run and self._breaks:
+                self._breaks[-1].end()  # the last layers of the others were there when it began
             self.tier.end_forward(target_ran=has_run, draft_ran=has_run, reason="graph replay")
 
     # --- Requests ---
@@ -193,6 +195,7 @@ class Host:
         """Take the hooks off, wait for copies, and give the memory back. Idempotent."""
         self._awaited = None
         self._hooks.remove()
+        self._draft_hooks.remove()
         for one in self._breaks:
             one.remove()
         self.tier.close()

@@ -1,7 +1,7 @@
 """The host tier as SGLang was asked for it: whose state, how much memory, and what copies."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,8 +12,9 @@ from cpkv.device import ComputeStream, CopyEngine, EngineName
 from cpkv.drivers import open_tier, torch_stream
 from cpkv.errors import ConfigError
 from cpkv.sglang.breaks import AttentionBreaks
+from cpkv.sglang.drafts import Draft
 from cpkv.sglang.host import Host
-from cpkv.sglang.options import setting
+from cpkv.sglang.options import ALONE, setting
 from cpkv.sglang.state import State, describe
 
 if TYPE_CHECKING:
@@ -25,6 +26,15 @@ WRITES: Final = {"write_through": "through", "write_through_selective": "selecti
 CLEAN_SHARE: Final = 10
 """With `write_back` one page in so many has a host copy before it has to go."""
 GB: Final = 10**9
+LAYER_PATHS: Final = (
+    "model.layers",
+    "language_model.model.layers",
+    "model.language_model.layers",
+    "model.decoder",
+    "model.midlayer",
+    "model.mtp_block",
+)
+"""Where SGLang's models have their layers. Those at the end are of drafts that have one."""
 
 _logger: Final = logging.getLogger("cpkv.sglang")
 
@@ -55,6 +65,7 @@ def open_host(  # noqa: PLR0913 - one for each choice
     slots: int,
     attention: Any = None,  # noqa: ANN401 - SGLang's
     first_layer: int = 0,
+    drafts: Sequence[Draft] = (),
     write: str = "through",
     engine: EngineName | CopyEngine = "cpu",
     device: int = 0,
@@ -70,6 +81,7 @@ def open_host(  # noqa: PLR0913 - one for each choice
         slots: Pages that the host holds.
         attention: What computes the target's attention, if it may be replayed from a graph.
         first_layer: The target's first layer in SGLang's count.
+        drafts: The draft, or each depth of it.
         write: When a page is copied, as `CacheManager` has it.
         engine: What copies.
         device: Which GPU.
@@ -85,6 +97,7 @@ def open_host(  # noqa: PLR0913 - one for each choice
         params,
         host_slots=slots,
         segment_pages=min(SEGMENT_PAGES, slots),
+        draft=bool(state.layout.draft_layers),
         copies="tracked",
         write=write,
         clean_pages=max(pages // CLEAN_SHARE, 1) if write == "back" else 0,
@@ -95,14 +108,32 @@ def open_host(  # noqa: PLR0913 - one for each choice
         if attention is not None:
             count = state.layout.target_layers
             breaks.append(AttentionBreaks(tier, attention, first=first_layer, start=0, layers=count))
-        return Host(tier, manager, layers, breaks, in_stream_order, keeps_clean=write == "back")
+        start = state.layout.target_layers
+        for draft in drafts:
+            first, count = draft.pool.start_layer, draft.pool.layer_num
+            breaks.append(AttentionBreaks(tier, draft.attention, first=first, start=start, layers=count))
+            start += count
+        draft_layers = [layer for draft in drafts for layer in decoder_layers(draft.model)]
+        return Host(
+            tier,
+            manager,
+            layers,
+            breaks,
+            in_stream_order,
+            draft_layers=draft_layers,
+            keeps_clean=write == "back",
+        )
     except BaseException:
         tier.close()
         raise
 
 
-def host_of(context: "TreeCacheBuildContext") -> Host:
+def host_of(context: "TreeCacheBuildContext", drafts: Sequence[Draft]) -> Host:
     """Make the host tier of a scheduler.
+
+    Args:
+        context: What SGLang makes every cache of.
+        drafts: Its draft, or each depth of it.
 
     Raises:
         ConfigError: The model's state is not known, or what was asked for does not hold a request.
@@ -110,7 +141,7 @@ def host_of(context: "TreeCacheBuildContext") -> Host:
     """
     params, runner = context.params, context.tp_worker.model_runner
     pool = params.token_to_kv_pool_allocator.get_kvcache()
-    state = describe(pool, params.page_size)
+    state = describe(pool, params.page_size, [draft.pool for draft in drafts])
     device = torch.device(params.token_to_kv_pool_allocator.device)
     on_gpu: dict[str, Any] = {}
     if device.type == "cuda":
@@ -129,6 +160,7 @@ def host_of(context: "TreeCacheBuildContext") -> Host:
         slots=_slots(context, state),
         attention=runner.attn_backend,
         first_layer=pool.start_layer,
+        drafts=drafts,
         write=write,
         **on_gpu,
     )
@@ -167,20 +199,20 @@ def _slots(context: "TreeCacheBuildContext", state: State) -> int:
 
 
 def decoder_layers(model: Any) -> list[Any]:  # noqa: ANN401 - a torch module
-    """Return the decoder layers of a model of SGLang, in order.
+    """Return the decoder layers of a model of SGLang, a target or a draft, in order.
 
     Raises:
         ConfigError: They are not where SGLang's models have them.
     """
-    for path in ("model.layers", "language_model.model.layers", "model.language_model.layers"):
+    for path in LAYER_PATHS:
         found: Any = model
         for name in path.split("."):
             found = getattr(found, name, None)
         if found is not None:
-            return list(found)
+            return list(found) if isinstance(found, torch.nn.ModuleList) else [found]
     message = (
-        f"--enable-hierarchical-cache: the layers of {type(model).__name__} are not known, want model.layers; "
-        "leave the option out, and cpkv caches on the device"
+        f"--enable-hierarchical-cache: the layers of {type(model).__name__} are not known, "
+        f"want one of {', '.join(LAYER_PATHS)}; {ALONE}"
     )
     raise ConfigError(message)
 

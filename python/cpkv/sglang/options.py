@@ -7,10 +7,14 @@ from sglang.version import __version__ as sglang_version
 
 from cpkv._core import POLICIES
 from cpkv.errors import ConfigError
+from cpkv.sglang.drafts import WITH_STATE, WITHOUT_STATE
 from cpkv.sglang.versions import WAITS_BEFORE_GRAPHS, release_of
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+
+
+ALONE: Final = "leave it out, and cpkv caches on the device"
 
 
 class Conflict(NamedTuple):
@@ -95,21 +99,26 @@ def setting(context: "TreeCacheBuildContext", option: str) -> Any:  # noqa: ANN4
 
 def _host_conflicts(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
     """What the host tier does not go together with."""
-    option, alone = "--enable-hierarchical-cache", "leave it out, and cpkv caches on the device"
+    option = "--enable-hierarchical-cache"
     params = context.params
     for size, ranks in {"--tp-size": context.tp_size, "--pp-size": params.pp_size}.items():
         if ranks > 1:
-            yield Conflict(option, f"with {size} {ranks}", f"the host tier has one rank so far; {alone}")
+            yield Conflict(option, f"with {size} {ranks}", f"the host tier has one rank so far; {ALONE}")
     given = context.server_args
     if _of(given, "enable_pdmux"):
-        yield Conflict(option, "with --enable-pdmux", f"it computes a prompt in pieces of layers; {alone}")
+        yield Conflict(option, "with --enable-pdmux", f"it computes a prompt in pieces of layers; {ALONE}")
+    if _of(given, "enable_unified_memory"):
+        yield Conflict(option, "with --enable-unified-memory", f"its pages have no place of their own; {ALONE}")
     graphs = _of(given, "cuda_graph_config")
     is_one_graph = graphs is not None and graphs.prefill.backend == "full"
     if is_one_graph and release_of(sglang_version) not in WAITS_BEFORE_GRAPHS:
         instead = "nothing waits there for what comes back from the host; use breakable, or disabled"
         yield Conflict(option, f"with --cuda-graph-backend-prefill full in SGLang {sglang_version}", instead)
-    if params.is_eagle or getattr(params, "mtp_draft_device_pools", ()):
-        yield Conflict(option, "with a draft model", f"the draft's state would be left behind; {alone}")
+    algorithm = context.tp_worker.model_runner.spec_algorithm.name
+    if algorithm not in WITH_STATE and algorithm not in WITHOUT_STATE:
+        known = ", ".join(name for name in (*WITH_STATE, "NEXTN", *WITHOUT_STATE) if name != "NONE")
+        instead = f"the draft's state would be left behind; use one of {known}, or leave {option} out"
+        yield Conflict("--speculative-algorithm", algorithm, instead)
 
 
 def _of(given: Any, option: str) -> Any:  # noqa: ANN401 - an option may be anything

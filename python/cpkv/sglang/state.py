@@ -1,12 +1,16 @@
 """What SGLang's device pools hold of a page, layer by layer, described where it lies."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang.srt.mem_cache.memory_pool import DSATokenToKVPool, MHATokenToKVPool, MLATokenToKVPool
 
 from cpkv.errors import ConfigError
 from cpkv.layout import Buffers, Component, PageLayout
+from cpkv.sglang.options import ALONE
+
+if TYPE_CHECKING:
+    from cpkv.layout.component import Model
 
 
 class State(NamedTuple):
@@ -24,29 +28,48 @@ class _Kind(NamedTuple):
     tokens_per_page: int
 
 
-def describe(pool: Any, page_size: int) -> State:  # noqa: ANN401 - SGLang's
-    """Describe the pool of a target model.
+def describe(pool: Any, page_size: int, drafts: Sequence[Any] = ()) -> State:  # noqa: ANN401 - SGLang's
+    """Describe the pool of a target model, and those of its draft.
 
     Args:
         pool: SGLang's KV pool.
         page_size: Tokens in a page of the cache.
+        drafts: The pool of the draft, or of each of its depths.
 
     Raises:
-        ConfigError: It is of a kind that is not known, or its pages are others than the cache's.
+        ConfigError: One is of a kind that is not known, or its pages are others than the cache's.
     """
-    kinds = list(_kinds(pool, page_size))
     components, buffers = [], {}
-    for kind in kinds:
-        layers = tuple(layer for layer, tensor in enumerate(kind.tensors) if tensor.shape[0])
-        found = Buffers.of([kind.tensors[layer] for layer in layers], tokens_per_page=kind.tokens_per_page)
-        dtype = str(kind.tensors[0].dtype).removeprefix("torch.")
-        name = f"target_{kind.name}"
-        components.append(Component(name=name, model="target", layers=layers, row_bytes=found.row_bytes, dtype=dtype))
-        buffers[name] = found
+    counts: dict[Model, int] = {"target": 0, "draft": 0}
+    pools: dict[Model, Sequence[Any]] = {"target": [pool], "draft": drafts}
+    for model, its_pools in pools.items():
+        for kind in _joined(its_pools, page_size):
+            layers = tuple(layer for layer, tensor in enumerate(kind.tensors) if tensor.shape[0])
+            found = Buffers.of([kind.tensors[layer] for layer in layers], tokens_per_page=kind.tokens_per_page)
+            dtype = str(kind.tensors[0].dtype).removeprefix("torch.")
+            name = f"{model}_{kind.name}"
+            components.append(Component(name=name, model=model, layers=layers, row_bytes=found.row_bytes, dtype=dtype))
+            buffers[name] = found
+            counts[model] = len(kind.tensors)
     layout = PageLayout(
-        page_size=page_size, target_layers=len(kinds[0].tensors), draft_layers=0, components=tuple(components)
+        page_size=page_size,
+        target_layers=counts["target"],
+        draft_layers=counts["draft"],
+        components=tuple(components),
     )
     return State(layout, buffers)
+
+
+def _joined(pools: Sequence[Any], page_size: int) -> Sequence[_Kind]:
+    """The kinds of one model's pools: the layers of each pool come behind those of the pool before it."""
+    if len({type(pool) for pool in pools}) > 1:
+        types = ", ".join(type(pool).__name__ for pool in pools)
+        message = f"--enable-hierarchical-cache: the draft's pools are {types}, want one kind; {ALONE}"
+        raise ConfigError(message)
+    return [
+        same[0]._replace(tensors=[tensor for kind in same for tensor in kind.tensors])
+        for same in zip(*(_kinds(pool, page_size) for pool in pools), strict=True)
+    ]
 
 
 def _kinds(pool: Any, page_size: int) -> Iterator[_Kind]:  # noqa: ANN401 - SGLang's
@@ -62,8 +85,5 @@ def _kinds(pool: Any, page_size: int) -> Iterator[_Kind]:  # noqa: ANN401 - SGLa
         yield _Kind("v", pool.v_buffer, page_size)
     else:
         kind = f"{type(pool).__name__} of layout {getattr(pool, 'kv_cache_layout', 'unknown')}"
-        message = (
-            f"--enable-hierarchical-cache: the KV pool is a {kind}, want one of MHA (nhd), MLA or DSA; "
-            "leave the option out, and cpkv caches on the device"
-        )
+        message = f"--enable-hierarchical-cache: the KV pool is a {kind}, want one of MHA (nhd), MLA or DSA; {ALONE}"
         raise ConfigError(message)

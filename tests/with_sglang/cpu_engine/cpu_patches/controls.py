@@ -147,6 +147,7 @@ def hook_no_module():
     def make(host, *arguments, **named):
         _make_host(host, *arguments, **named)
         host._hooks.remove()
+        host._draft_hooks.remove()
 
     Host.__init__ = make
 
@@ -157,6 +158,7 @@ def hook_nothing():
     def make(host, *arguments, **named):
         _make_host(host, *arguments, **named)
         host._hooks.remove()
+        host._draft_hooks.remove()
         for one in host._breaks:
             one.remove()
 
@@ -174,6 +176,7 @@ FAULTS = {
     "hook nothing": hook_nothing,
     "zero restores": zero_restores,
     "zero indexes": partial(zero_restores, "target_index"),
+    "zero drafts": partial(zero_restores, "draft_k", "draft_v", "draft_kv", "draft_index"),
     "leak": leak,
     "free twice": free_twice,
     "keep rows": keep_rows,

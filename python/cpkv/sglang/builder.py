@@ -1,0 +1,30 @@
+"""SGLang's builder of caches, which hands a draft to its own host cache as soon as the cache is made.
+
+With another cache it raises: in 0.5.22 and 0.5.23 for a draft beside the target ("HiCache draft pools require
+UnifiedRadixCache"), in 0.5.17 for every draft. It is replaced in the scheduler's own process, by the factory and only
+for a cache with a host tier, which copies the draft's state with the target's.
+"""
+
+from functools import wraps
+from typing import Any
+
+from sglang.srt.mem_cache import kv_cache_builder
+
+from cpkv.sglang.cache import PrefixCache
+
+_MARK = "_cpkv_copies"
+
+
+def copy_drafts() -> None:
+    """Let SGLang's builder leave the draft to a cache of cpkv. Idempotent."""
+    original = kv_cache_builder.maybe_register_hicache_draft
+    if hasattr(original, _MARK):
+        return
+
+    @wraps(original)
+    def register(*, tree_cache: Any, **named: Any) -> None:  # noqa: ANN401 - SGLang's
+        if not isinstance(tree_cache, PrefixCache):
+            original(tree_cache=tree_cache, **named)
+
+    setattr(register, _MARK, True)
+    kv_cache_builder.maybe_register_hicache_draft = register
