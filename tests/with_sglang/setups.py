@@ -19,13 +19,18 @@ class Setup(NamedTuple):
     def __str__(self):
         return f"{self.model}{' with drafts' * self.drafts}, pages of {self.page_size}"
 
+    @property
+    def is_packed(self):
+        """Whether the draft is in the model: SGLang packs its pool with the target's then."""
+        return self.model.endswith("_nextn")
+
     def options(self, models):
         """What both the engine and the one that it is compared with are started with."""
         options = {"model_path": str(models / self.model), "page_size": self.page_size, "chunked_prefill_size": 128}
         if self.drafts:
             options |= {
-                "speculative_algorithm": "EAGLE",
-                "speculative_draft_model_path": str(models / f"{self.model}_eagle"),
+                "speculative_algorithm": "NEXTN" if self.is_packed else "EAGLE",
+                "speculative_draft_model_path": None if self.is_packed else str(models / f"{self.model}_eagle"),
                 "speculative_num_steps": DRAFTED_TOKENS - 1,
                 "speculative_eagle_topk": 1,
                 "speculative_num_draft_tokens": DRAFTED_TOKENS,

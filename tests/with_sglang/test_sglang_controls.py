@@ -6,7 +6,13 @@ from prompts import Prompts
 from served import Request
 from setups import Setup
 
-MODELS = [Setup("llama", 16), Setup("mla", 64), Setup("dsa", 64), Setup("llama", 64, drafts=True)]
+MODELS = [
+    Setup("llama", 16),
+    Setup("mla", 64),
+    Setup("dsa", 64),
+    Setup("llama", 64, drafts=True),
+    Setup("dsa_nextn", 64, drafts=True),
+]
 
 
 @pytest.mark.parametrize("setup", MODELS, ids=str)
@@ -21,9 +27,12 @@ def test_wrong_kv_gives_wrong_tokens(setup, cached_engine, uncached_answers):
     assert hot.tokens != right.tokens
 
 
-@pytest.mark.parametrize("page_size", [1, 64])
-def test_wrong_kv_of_the_draft_gives_short_steps(page_size, cached_engine, uncached_answers):
-    setup = Setup("llama", page_size, drafts=True)
+@pytest.mark.parametrize(
+    "setup",
+    [Setup("llama", 1, drafts=True), Setup("llama", 64, drafts=True), Setup("dsa_nextn", 64, drafts=True)],
+    ids=str,
+)
+def test_wrong_kv_of_the_draft_gives_short_steps(setup, cached_engine, uncached_answers):
     engine = cached_engine(setup)
     request = Request(Prompts(52).tokens(200), extra_key="zeroed drafts")
     [right] = uncached_answers(setup, [request])

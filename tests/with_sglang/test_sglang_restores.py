@@ -11,6 +11,7 @@ SETUPS = [
     Setup("dsa", 64, pool_tokens=640),
     Setup("llama", 16, drafts=True, pool_tokens=640),
     Setup("llama", 64, drafts=True, pool_tokens=640),
+    Setup("dsa_nextn", 64, drafts=True, pool_tokens=640),
 ]
 DRAFTING = [setup for setup in SETUPS if setup.drafts]
 
@@ -69,6 +70,14 @@ def test_an_index_that_is_lost_shows_in_its_bytes_and_not_in_tokens(tiered, same
     state = engine.settle()
     assert state["wrong_target_index"] == state["compared_pages"] > 0
     assert state["wrong_target_kv"] == 0
+
+
+def test_the_bytes_of_a_draft_and_of_its_index_are_compared(tiered):
+    engine = tiered(SETUPS[5], CPKV_TEST_FAULT="zero drafts")
+    serve_until_the_first_is_evicted(engine)
+    state = engine.settle()
+    assert state["wrong_draft_kv"] == state["wrong_draft_index"] == state["compared_pages"] > 0
+    assert state["wrong_target_kv"] == state["wrong_target_index"] == 0
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=str)

@@ -15,6 +15,7 @@ SETUPS = [
     Setup("dsa", 64),
     Setup("llama", 1, drafts=True),
     Setup("llama", 64, drafts=True),
+    Setup("dsa_nextn", 64, drafts=True),
 ]
 
 

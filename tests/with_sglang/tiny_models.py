@@ -2,7 +2,7 @@
 
 Weights are wide: with those that a model is usually initialised with, attention hardly changes the next token, and a
 wrong cache gives the right tokens. `llama` has multi-head attention, `mla` latent attention, `dsa` an indexer besides.
-`llama_eagle` drafts for `llama`.
+`llama_eagle` drafts for `llama`; `dsa_nextn` has a draft of its own.
 """
 
 import json
@@ -17,6 +17,7 @@ LAYERS = 2
 HEADS = 4
 MOST_TOKENS = 8192
 WIDTH = 0.25
+WEAK = np.float32(0.1)
 
 _ALL = {
     "hidden_size": HIDDEN,
@@ -95,6 +96,7 @@ CONFIGS = {
         "index_topk": 2048,
     },
 }
+CONFIGS["dsa_nextn"] = CONFIGS["dsa"] | {"num_nextn_predict_layers": 1}
 
 
 def write_models(folder):
@@ -106,7 +108,9 @@ def write_models(folder):
     _save(folder / "llama", llama)
     _save(folder / "llama_eagle", _drafting_for(llama))
     _save(folder / "mla", _weights(_shapes("mla", _attention_of_mla)))
-    _save(folder / "dsa", _weights(_shapes("dsa", _attention_of_dsa)))
+    dsa = _weights(_shapes("dsa", _attention_of_dsa))
+    _save(folder / "dsa", dsa)
+    _save(folder / "dsa_nextn", _with_its_draft(dsa))
 
 
 def _save(folder, weights):
@@ -141,6 +145,26 @@ def _drafting_for(target):
     weights["fc.weight"] = np.eye(HIDDEN, 2 * HIDDEN, dtype=np.float32)
     weights["fc.bias"] = np.zeros(HIDDEN, np.float32)
     return weights
+
+
+def _with_its_draft(target):
+    """A target whose second layer changes little, and behind its layers that of the draft: the first one, again.
+
+    What the draft is given besides, the target's hidden states, it leaves out: its guesses are good and not perfect.
+    """
+    last = f"model.layers.{LAYERS - 1}."
+    weak = {f"{last}{name}.weight" for name in ("self_attn.o_proj", "mlp.down_proj")}
+    weights = {name: weight * (WEAK if name in weak else 1) for name, weight in target.items()}
+    draft = f"model.layers.{LAYERS}."
+    for name, weight in target.items():
+        if name.startswith("model.layers.0."):
+            weights[draft + name.removeprefix("model.layers.0.")] = weight
+    return weights | {
+        f"{draft}eh_proj.weight": np.eye(HIDDEN, 2 * HIDDEN, dtype=np.float32),
+        f"{draft}enorm.weight": np.ones(HIDDEN, np.float32),
+        f"{draft}hnorm.weight": np.ones(HIDDEN, np.float32),
+        f"{draft}shared_head.norm.weight": target["model.norm.weight"],
+    }
 
 
 def _shapes(name, attention_of):

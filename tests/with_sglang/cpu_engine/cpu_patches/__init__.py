@@ -8,6 +8,7 @@ without it:
 - `latents`: which form of MLA the backend computes;
 - `index_keys`: DSA's indexer, which is written for GPUs only;
 - `drafts`: the backend's part in EAGLE, which it does not have;
+- `nextn`: the draft of a DSA model, which has experts and waits for a GPU;
 - `host_copies`: what SGLang's own host cache copies with, which is there on a GPU only.
 
 `controls` is for the tests.
@@ -27,10 +28,11 @@ def register():
 def patch_scheduler(scheduler, *_, **__):
     """Patch before anything is made."""
     # They import what other processes do not need and would take seconds for.
-    from cpu_patches import controls, drafts, host_copies, index_keys, latents  # noqa: PLC0415
+    from cpu_patches import controls, drafts, host_copies, index_keys, latents, nextn  # noqa: PLC0415
 
     latents.absorb()
     index_keys.store_on_cpu()
     drafts.follow_chains()
+    nextn.draft_densely()
     host_copies.copy_by_indexing()
     controls.watch(scheduler)
