@@ -88,7 +88,7 @@ def test_forwards_without_modules_are_copied_where_attention_begins(setup, tiere
     check_layer_by_layer(check_nothing_is_left(engine, setup))
 
 
-@pytest.mark.parametrize("setup", SETUPS[1:2], ids=str)
+@pytest.mark.parametrize("setup", [SETUPS[1], SETUPS[5]], ids=str)
 def test_forwards_of_one_graph_are_copied_at_their_end_and_it_is_told(setup, tiered, same_answers):
     engine = tiered(setup, CPKV_TEST_FAULT="hook nothing")
     same_answers(setup, *serve_until_the_first_is_evicted(engine))
@@ -146,6 +146,23 @@ def test_a_restore_that_brings_zeroes_for_the_draft_gives_short_steps(setup, tie
     assert restored.tokens == cold.tokens
     assert cold.accept_length > 2
     assert restored.accept_length < cold.accept_length / 2
+
+
+@pytest.mark.parametrize("setup", DRAFTING[::2], ids=str)
+def test_an_aborted_prompt_leaves_right_drafts(setup, tiered, same_answers):
+    """Chunks that were computed before the abort are kept, with their drafts; the others leave nothing."""
+    setup = setup._replace(pool_tokens=1024)
+    engine, prompts = tiered(setup), Prompts(64)
+    long = prompts.tokens(800)
+    [aborted] = engine.serve(Request(long, aborted_at_pages=-(-200 // setup.page_size)))
+    assert (aborted.finish, aborted.tokens) == ("abort", ())
+    check_nothing_is_left(engine, setup)
+    engine.serve(Request(prompts.tokens(800)))
+    check_nothing_is_left(engine, setup)
+    [again] = engine.serve(Request(long))
+    assert 0 < again.host_hit < len(long) - setup.page_size
+    same_answers(setup, [Request(long)], [again])
+    check_nothing_is_left(engine, setup)
 
 
 @pytest.mark.parametrize("setup", DRAFTING, ids=str)
