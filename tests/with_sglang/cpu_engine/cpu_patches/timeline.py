@@ -34,7 +34,9 @@ class Timeline:
                 copies[sequence] = began_ns, ended_ns
 
         def begin(tier, *arguments):
-            forwards.append(SimpleNamespace(began_ns=time.monotonic_ns(), first=tier.engine.next_sequence(BACKUP)))
+            first = tier.engine.next_sequence(BACKUP)
+            # Where a graph is replayed no layer ends are heard.
+            forwards.append(SimpleNamespace(began_ns=time.monotonic_ns(), first=first, layer_ended_ns=0))
             _begin(tier, *arguments)
 
         def layer_ended(tier, layer):
