@@ -849,10 +849,10 @@ class CacheEvent:
         """The pages, in the order of the prompt."""
     @property
     def parent_hash(self) -> int | None:
-        """The page in front of the first one that was stored."""
+        """The page in front of the first one that was stored, or `None` if that is the first of its prompt."""
     @property
     def token_ids(self) -> list[int]:
-        """The tokens of the pages that were stored."""
+        """The tokens of the pages that were stored, with pair keys also the one behind them."""
 
 # --- Figures ---
 

@@ -72,7 +72,8 @@ class Backups(RuleBasedStateMachine):
             events=True,
         )
         self.router = {"device": set(), "host": set()}
-        self.roots = set()
+        self.prompts = {}
+        """What a router was told of: all tokens up to the end of a page, by its name."""
         self.engine = ManualEngine(device_pages * lanes, host_slots * lanes)
         self.step = 0
         self.alive = []
@@ -334,16 +335,25 @@ class Backups(RuleBasedStateMachine):
             pages = set(event.page_hashes)
             assert len(pages) == len(event.page_hashes)
             if event.kind == "stored":
-                if event.parent_hash not in self.router["device"] | self.router["host"]:
-                    self.roots.add(event.parent_hash)
-                    assert len(self.roots) == 1, "stored before its parent"
-                assert len(event.token_ids) == len(pages) * self.cache.page_size
+                self.is_told_of(event)
                 assert known.isdisjoint(pages)
                 known |= pages
             else:
                 assert known >= pages
                 known -= pages
         assert self.router == self.cached()
+
+    def is_told_of(self, event):
+        """An event of pages that were stored says all that their names are made of."""
+        in_front, size = [], self.cache.page_size
+        if event.parent_hash is not None:
+            assert event.parent_hash in self.router["device"] | self.router["host"], "stored before its parent"
+            in_front = self.prompts[event.parent_hash]
+        tokens = in_front + event.token_ids
+        assert self.cache.page_hashes(tokens)[len(in_front) // size :] == event.page_hashes
+        assert len(event.token_ids) == len(event.page_hashes) * size + (self.key == "pair")
+        for place, page in enumerate(event.page_hashes, 1):
+            self.prompts[page] = tokens[: len(in_front) + place * size]
 
     def cached(self):
         """The names of the pages that can be found in each tier."""

@@ -259,7 +259,8 @@ def test_events_name_pages_as_the_cache_does():
     cache.insert(tokens, pages, lease, transaction)
     (stored,) = cache.take_events()
     assert (stored.kind, stored.medium, stored.page_hashes) == ("stored", "device", names)
-    assert stored.token_ids == tokens[:6].tolist()
+    assert stored.parent_hash is None
+    assert stored.token_ids == tokens[:7].tolist()
     assert cache.take_events() == []
     transaction.submitted(0, 1)
     cache.forward_end([transaction])

@@ -1,6 +1,7 @@
 """What SGLang publishes for routers lets them know what is cached."""
 
 import json
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -123,16 +124,18 @@ def test_a_prompt_finds_what_a_router_was_told_of(engine, router):
     assert answer.device_hit == len(told) == 192
 
 
-@pytest.mark.xfail(reason="the core tells a hash for what is in front of the first page of a namespace")
 def test_nothing_is_in_front_of_a_first_page(engine, router):
     engine.serve(Request(Prompts(74).tokens(100)))
     router.follow_until_there_are(engine.settle()["device_cached_pages"])
     assert router.parents == {None}
 
 
-@pytest.mark.xfail(reason="the core does not tell the token behind the last pair")
 @pytest.mark.parametrize("setup", SETUPS[1:], ids=str)
-def test_there_are_as_many_pairs_as_tokens(engine, router):
-    engine.serve(Request(Prompts(75).tokens(100)))
+def test_a_router_is_told_of_pairs(engine, router):
+    asked = Request(Prompts(75).tokens(100))
+    [answer] = engine.serve(asked)
     router.follow_until_there_are(engine.settle()["device_cached_pages"])
     assert all(told == there for told, there in router.token_counts)
+    told = max(router.pages.values(), key=len)
+    assert len(told) >= 96
+    assert [tuple(pair) for pair in told] == list(pairwise(asked.prompt + answer.tokens))[: len(told)]

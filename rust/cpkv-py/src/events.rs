@@ -47,7 +47,7 @@ impl CacheEvent {
 
     #[getter]
     fn parent_hash(&self) -> Option<u64> {
-        if let cpkv_core::CacheEvent::Stored { parent, .. } = &self.0 { Some(*parent) } else { None }
+        if let cpkv_core::CacheEvent::Stored { parent, .. } = &self.0 { *parent } else { None }
     }
 
     #[getter]

@@ -25,11 +25,11 @@ pub enum CacheEvent {
     Stored {
         /// Where.
         medium: Medium,
-        /// The page in front of the first; for the first of a prompt what stands for its namespace.
-        parent: u64,
+        /// The page in front of the first; nothing is in front of the first one of a prompt.
+        parent: Option<u64>,
         /// The pages, in the order of the prompt.
         hashes: Vec<u64>,
-        /// Their tokens.
+        /// Their tokens, with pair keys also the one behind them, which the last page is known by.
         tokens: Vec<i64>,
     },
     /// Pages can no longer be used there.
@@ -72,7 +72,7 @@ impl CacheManager {
         let pages = self.shape.pages_in(Tokens(tokens.len())).index();
         let (page_tokens, key_tokens) =
             (self.shape.page_tokens(), self.shape.page_tokens() + self.shape.successor_tokens());
-        let mut hash = self.root_hash(namespace);
+        let mut hash = root_hash(self.shape, namespace.name().map(|name| &**name));
         (0..pages)
             .map(|page| {
                 let start = page * page_tokens;
@@ -82,16 +82,12 @@ impl CacheManager {
             .collect()
     }
 
-    /// What stands in front of the first page of a namespace.
-    #[must_use]
-    pub fn root_hash(&self, namespace: &Namespace) -> u64 {
-        root_hash(self.shape, namespace.name().map(|name| &**name))
-    }
-
     pub(super) fn note_stored(&mut self, index: NodeIndex, medium: Medium) {
         if self.is_noted(index) {
-            let (parent, hashes) = self.tree.hashes_of(index);
-            let tokens = self.tree.tokens_of(index);
+            let parent = self.tree.hash_in_front_of(index);
+            let hashes = self.tree.hashes_of(index);
+            let mut tokens = self.tree.tokens_of(index);
+            tokens.extend(self.tree.successor_of(index));
             self.note(CacheEvent::Stored { medium, parent, hashes, tokens });
         }
     }
@@ -99,7 +95,7 @@ impl CacheManager {
     /// Notes that the pages of a node from `first` on leave a tier.
     pub(super) fn note_removed(&mut self, index: NodeIndex, first: Pages, medium: Medium) {
         if self.is_noted(index) {
-            let hashes = self.tree.hashes_of(index).1.split_off(first.index());
+            let hashes = self.tree.hashes_of(index).split_off(first.index());
             self.note(CacheEvent::Removed { medium, hashes });
         }
     }

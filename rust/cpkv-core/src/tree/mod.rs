@@ -227,17 +227,22 @@ impl Tree {
         self.root_names.get(&root).map(|name| &**name)
     }
 
-    /// The hash of the page in front of a node, and those of its pages.
-    pub(crate) fn hashes_of(&self, index: NodeIndex) -> (u64, Vec<u64>) {
+    /// The hash of the page in front of a node; `None` if there is none.
+    pub(crate) fn hash_in_front_of(&self, index: NodeIndex) -> Option<u64> {
+        let parent = &self.arena[self.arena[index].parent?];
+        (!parent.is_root()).then_some(parent.end_hash)
+    }
+
+    /// The hashes of the pages of a node.
+    pub(crate) fn hashes_of(&self, index: NodeIndex) -> Vec<u64> {
         let node = &self.arena[index];
-        let Some(parent) = node.parent else { return (node.end_hash, Vec::new()) };
-        let in_front = self.arena[parent].end_hash;
-        let mut hash = in_front;
+        let Some(parent) = node.parent else { return Vec::new() };
+        let mut hash = self.arena[parent].end_hash;
         let next = |page| {
             hash = page_hash(hash, self.key_of_page(index, page));
             hash
         };
-        (in_front, (0..node.len().index()).map(next).collect())
+        (0..node.len().index()).map(next).collect()
     }
 
     /// Brings the hash of a node's last page up to date, if hashes are wanted.
@@ -248,7 +253,7 @@ impl Tree {
         self.arena[index].end_hash = if self.arena[index].is_root() {
             root_hash(self.shape, self.name_of(index))
         } else {
-            *self.hashes_of(index).1.last().expect("only a root has no pages")
+            *self.hashes_of(index).last().expect("only a root has no pages")
         };
     }
 
