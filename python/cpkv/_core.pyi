@@ -119,6 +119,14 @@ class PageIds:
     def __buffer__(self, flags: int, /) -> memoryview[int]: ...
     def tolist(self) -> list[int]:
         """Return the ids as a list."""
+    def rows(self, rows_per_page: int) -> bytearray:
+        """Return the rows of the pages, `rows_per_page` consecutive ones each, as `int64`.
+
+        They are the caller's own: `torch.frombuffer` takes them without a copy and without a complaint.
+
+        Raises:
+            InputTypeError, InputError: The number is none, is not positive, or is beyond every row.
+        """
 
 # --- Cache ---
 

@@ -47,6 +47,20 @@ def test_they_are_a_read_only_int64_buffer(ids):
     assert np.asarray(ids[5:]).size == 0
 
 
+def test_the_rows_of_pages_are_the_callers_own(ids):
+    rows = ids[3:].rows(4)
+    assert memoryview(rows).cast("q").tolist() == [12, 13, 14, 15, 16, 17, 18, 19]
+    assert memoryview(ids.rows(1)).cast("q").tolist() == ids.tolist()
+    rows[:] = bytes(len(rows))
+    assert memoryview(ids[3:].rows(4)).cast("q").tolist()[0] == 12
+    assert ids[5:].rows(64) == b""
+    for wrong in (0, -1, 2**63):
+        with pytest.raises(cpkv.InputError, match="rows_per_page"):
+            ids.rows(wrong)
+    with pytest.raises(cpkv.InputTypeError, match="rows_per_page"):
+        ids.rows("x")
+
+
 def test_the_memory_lives_as_long_as_a_view():
     cache = cpkv.CacheManager(device_pages=100_000)
     views = [np.asarray(cache.allocate(1_000)[1:]) for _ in range(10)]

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyBufferError, PyIndexError};
 use pyo3::prelude::*;
-use pyo3::types::{PyIterator, PyList, PySlice};
+use pyo3::types::{PyByteArray, PyIterator, PyList, PySlice};
 use pyo3::{IntoPyObjectExt, ffi};
 
 use crate::argument::{Whole, shown};
+use crate::errors;
 
 #[pyclass(frozen, sequence, module = "cpkv")]
 pub(crate) struct PageIds {
@@ -95,6 +96,24 @@ impl PageIds {
 
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         PyList::new(py, self.as_slice())
+    }
+
+    fn rows<'py>(&self, py: Python<'py>, rows_per_page: Whole<'py>) -> PyResult<Bound<'py, PyByteArray>> {
+        let count = i64::from(rows_per_page.positive(py, "rows_per_page")?);
+        let refuse = || errors::input(py, format!("rows_per_page is {count}: there are no such rows"));
+        let most = self.as_slice().iter().max().copied().unwrap_or(0);
+        most.checked_add(1).and_then(|pages| pages.checked_mul(count)).ok_or_else(refuse)?;
+        let page_bytes = usize::try_from(count).ok().and_then(|count| count.checked_mul(size_of::<i64>()));
+        let page_bytes = page_bytes.ok_or_else(refuse)?;
+        let bytes = page_bytes.checked_mul(self.as_slice().len()).ok_or_else(refuse)?;
+        PyByteArray::new_with(py, bytes, |written| {
+            for (places, page) in written.chunks_exact_mut(page_bytes).zip(self.as_slice()) {
+                for (place, row) in places.chunks_exact_mut(size_of::<i64>()).zip(page * count..) {
+                    place.copy_from_slice(&row.to_ne_bytes());
+                }
+            }
+            Ok(())
+        })
     }
 
     fn __repr__(&self) -> String {
