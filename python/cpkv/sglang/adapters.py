@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams, MatchResult
 
-from cpkv._core import CacheManager, Hit
+from cpkv._core import CacheManager, Hit, PageIds
 from cpkv.sglang.cache import PrefixCache
 from cpkv.sglang.host import Host
 from cpkv.sglang.prefix import Prefix
@@ -39,10 +39,18 @@ class CheckpointCache(PrefixCache):
         prefix: Prefix = params.best_match_node
         return self._load_back(prefix), prefix
 
+    def prefix_device_indices(self, req: Any) -> torch.Tensor:  # noqa: ANN401 - SGLang's request
+        """Return the token indices that a request begins with, dtype `int64`, shape `(req.prefix_len,)`."""
+        pages = self._path(req.last_node)[: req.prefix_len // self.page_size]
+        return self._pages.token_indices(pages)
+
     def free_kv_row(self, kv: Any, ranges: list[tuple[int, int]]) -> None:  # noqa: ANN401 - SGLang's
         """Give places of a request's row back, those behind the copies that still read them."""
         if not self._fences(kv, ranges):
             super().free_kv_row(kv, ranges)
+
+    def _free(self, pages: PageIds) -> None:
+        self.token_to_kv_pool_allocator.free_page_ids(self._pages.tensor(pages))
 
     def checkpoint(self, req: Any, *, up_to: int) -> None:  # noqa: ANN401 - SGLang's request
         """Keep what a request has computed of its first `up_to` tokens."""

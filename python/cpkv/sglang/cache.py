@@ -28,7 +28,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchResult,
 )
 
-from cpkv._core import CacheManager, Hit
+from cpkv._core import CacheManager, Hit, PageIds
 from cpkv.errors import UsageError
 from cpkv.sglang.events import Events
 from cpkv.sglang.host import Completed, Host, Reserved
@@ -43,8 +43,15 @@ if TYPE_CHECKING:
 CHECK_INTEGRITY: Final = "CPKV_DEBUG_SGLANG_INTEGRITY"
 """Set to 1, the core recounts everything after each change: for tests, and to find who is to blame."""
 
+LEAST_EVICTED_TOKENS: Final = 256
+"""Evicted at once if anything is: requests that decode ask for a page at a time, and go on asking."""
+LEAST_EVICTED_SHARE: Final = 64
+"""But no more for that than the pool divided by this."""
+
 _logger: Final = logging.getLogger("cpkv.sglang")
 _LANE: Final = 0
+_LOCKED: Final = IncLockRefResult()
+_UNLOCKED: Final = DecLockRefResult()
 
 
 class PrefixCache(BasePrefixCache):  # type: ignore[misc]
@@ -68,6 +75,8 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         self.is_eagle: bool = params.is_eagle
         self.device = device_of(params.token_to_kv_pool_allocator)
         self._pages = Pages(self.page_size, self.device)
+        least = min(LEAST_EVICTED_TOKENS, params.token_to_kv_pool_allocator.size // LEAST_EVICTED_SHARE)
+        self._least_evicted_pages = least // self.page_size
         self._locked: set[Prefix] = set()
         self._checks_integrity = os.environ.get(CHECK_INTEGRITY) == "1"
         self._events = Events(params) if params.enable_kv_cache_events else None
@@ -117,7 +126,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         self._catch_up()
         node.lock()
         self._locked.add(node)
-        return IncLockRefResult()
+        return _LOCKED
 
     def dec_lock_ref(self, node: Prefix, params: DecLockRefParams | None = None) -> DecLockRefResult:  # noqa: ARG002
         """Hold a prefix once less."""
@@ -125,12 +134,14 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         node.unlock()
         if not node.is_locked:
             self._locked.discard(node)
-        return DecLockRefResult()
+        return _UNLOCKED
 
     def path_device_indices(self, node: Prefix) -> torch.Tensor:
         """Return the token indices of a prefix, dtype `int64`."""
-        pages = node.lease.page_ids() if node.is_locked else self.manager.pages_of(node.hit)
-        return self._pages.token_indices(pages)
+        return self._pages.token_indices(self._path(node))
+
+    def _path(self, node: Prefix) -> PageIds:
+        return node.lease.page_ids() if node.is_locked else self.manager.pages_of(node.hit)
 
     # --- Keep what was computed ---
 
@@ -166,17 +177,19 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
                 (owned.req_pool_idx, slice(first * self.page_size, end * self.page_size)),
                 self._pages.token_indices(lease.page_ids(first)),
             )
-            self._give_back(self._pages.token_indices(duplicates))
+            self._free(duplicates)
         self._check()
 
     def _pages_of(self, row: int, first: int, end: int, reserved: Reserved | None) -> NDArray[np.int64]:
         """The pages of a row from a place to before another one, as far as possible as they were read before."""
-        known = reserved.pages[: end - first] if reserved is not None else np.empty(0, np.int64)
+        table = self.req_to_token_pool.req_to_token
+        if reserved is None:
+            return self._pages.of_row(table, row, first, end)
+        known = reserved.pages[: end - first]
         first += len(known)
         if first == end:
             return known
-        others = self._pages.of_row(self.req_to_token_pool.req_to_token[row], first, end)
-        return np.concatenate([known, others]) if len(known) else others
+        return np.concatenate([known, self._pages.of_row(table, row, first, end)])
 
     def _settle(self, prefix: Prefix, req: Any, token_ids: Sequence[int]) -> None:  # noqa: ANN401 - SGLang's
         """Let a request hold what it builds on, before anything is reserved or inserted with it.
@@ -195,20 +208,23 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         found = tokens_of(token_ids, tokens + self.is_eagle if tokens else 0)
         prefix.move_to(self.manager.match(found, namespace=namespace), namespace)
 
-    def _give_back(self, token_indices: torch.Tensor) -> None:
-        """Whole pages go back to the allocator."""
-        self.token_to_kv_pool_allocator.free_segment(token_indices, start_pos=0)
+    def _free(self, pages: PageIds) -> None:
+        """Give pages back to the allocator. Since 0.5.20 it takes them as such."""
+        self.token_to_kv_pool_allocator.free_segment(self._pages.token_indices(pages), start_pos=0)
 
     # --- Room ---
 
     def evict(self, params: EvictParams) -> EvictResult:
         """Give at least so many tokens back to the allocator, as far as nobody holds them."""
+        if params.num_tokens <= 0:
+            return EvictResult()
         begun = time.perf_counter()
         self._catch_up()
-        pages = self.manager.evict(_LANE, max(-(-params.num_tokens // self.page_size), 0))
+        wanted = -(-params.num_tokens // self.page_size)
+        pages = self.manager.evict(_LANE, max(wanted, self._least_evicted_pages))
         tokens = len(pages) * self.page_size
         if tokens:
-            self._give_back(self._pages.token_indices(pages))
+            self._free(pages)
         self.update_eviction_metrics(tokens, begun)
         self._check()
         return EvictResult(num_tokens_evicted=tokens)
@@ -259,11 +275,11 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         """Give places of a request's row back behind the copies that still read them; false if none may do so."""
         if self.host is None or not self.host.give_up(owned.req_pool_idx):
             return False
-        row = self.req_to_token_pool.req_to_token[owned.req_pool_idx]
+        table, row = self.req_to_token_pool.req_to_token, owned.req_pool_idx
         for start, end in ranges:
             if start < end:
-                pages = self._pages.of_row(row, start // self.page_size, -(-end // self.page_size))
-                self._give_back(self._pages.token_indices(self.manager.free(pages)))
+                pages = self._pages.of_row(table, row, start // self.page_size, -(-end // self.page_size))
+                self._free(self.manager.free(pages))
         self._check()
         return True
 
@@ -286,7 +302,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
                 return 0
             duplicates = self.host.restore(lease, pages)
             if len(duplicates):
-                self._give_back(self._pages.token_indices(duplicates))
+                self._free(duplicates)
         self._check()
         return (lease.device_pages - found) * self.page_size
 
@@ -297,7 +313,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         if missing > 0:
             self.evict(EvictParams(num_tokens=missing))
         taken = allocator.alloc(tokens)
-        return None if taken is None else self._pages.of_row(taken, 0, count)
+        return None if taken is None else self._pages.of(taken)
 
     def ready_to_load_host_cache(self) -> int:
         """Submit what the batch restores. Its forward waits layer by layer, whatever SGLang does with the result."""
@@ -311,7 +327,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         if report is None:
             return
         if len(report.freed_pages):
-            self._give_back(self._pages.token_indices(report.freed_pages))
+            self._free(report.freed_pages)
         if report.rolled_back:
             self._abort_lost()
         self._check()

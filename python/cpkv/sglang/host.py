@@ -19,6 +19,7 @@ from cpkv.drivers import HostTier, LayerHooks
 from cpkv.sglang.breaks import AttentionBreaks
 from cpkv.sglang.pages import AskedPages
 from cpkv.sglang.waits import LayerWaits
+from cpkv.types import Int64s
 
 _logger: Final = logging.getLogger("cpkv.sglang")
 
@@ -27,7 +28,7 @@ class Completed(NamedTuple):
     """A request that completes pages in a forward: its row, its tokens by then, and the lease that it builds on."""
 
     row: int
-    tokens: NDArray[np.int64]
+    tokens: Int64s
     lease: Lease
 
 
@@ -103,6 +104,9 @@ class Host:
             self.give_up(request.row)
         self._awaited = Awaited(requests, pages)
         told = self._reserve_if_told()
+        if told is None:
+            # Until then the requests may get tokens, for which nobody may look at the memory of those that they have.
+            self._awaited = Awaited([one._replace(tokens=np.array(one.tokens)) for one in requests], pages)
         self.tier.begin_forward(self._reserve_if_told if told is None else told, leases)
         for one in self._breaks:
             one.begin()

@@ -4,9 +4,8 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cpkv.types import Namespace
+from cpkv.types import Int64s, Namespace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,16 +34,16 @@ def namespace_of_key(key: "RadixKey") -> Namespace:
     return namespace_of(key.extra_key, getattr(key, "cache_salt", None))
 
 
-def tokens_of(token_ids: "Sequence[int]", end: int | None = None) -> NDArray[np.int64]:
-    """Return the first `end` tokens, or all, dtype `int64`, shape `(n,)`.
+def tokens_of(token_ids: "Sequence[int]", end: int | None = None) -> Int64s:
+    """Return the first `end` tokens, or all, shape `(n,)`.
 
     An `array('q')`, which SGLang uses, is not copied: it cannot grow as long as the result lives.
     """
     if isinstance(token_ids, array) and token_ids.typecode == "q":
-        return np.frombuffer(token_ids, np.int64)[:end] if token_ids else np.empty(0, np.int64)
+        return memoryview(token_ids)[:end]
     return np.asarray(token_ids[:end], np.int64)
 
 
-def tokens_of_key(key: "RadixKey") -> NDArray[np.int64]:
-    """Return the raw tokens of a key up to its limit, dtype `int64`, shape `(n,)`."""
+def tokens_of_key(key: "RadixKey") -> Int64s:
+    """Return the raw tokens of a key up to its limit, shape `(n,)`."""
     return tokens_of(key.token_ids, key.limit)

@@ -28,30 +28,46 @@ class Pages:
     def __init__(self, page_size: int, device: torch.device) -> None:
         self.page_size = page_size
         self._device = device
+        self._is_on_cpu = device.type == "cpu"
         self._offsets = torch.arange(page_size, dtype=torch.int64, device=device)
+        self._none = torch.empty(0, dtype=torch.int64, device=device)
+        self._table: torch.Tensor | None = None
+        self._table_view: NDArray[np.integer[Any]] = np.empty(0, np.int64)
+        """The table that was read last, on a CPU."""
+
+    def tensor(self, pages: PageIds) -> torch.Tensor:
+        """Return pages where SGLang keeps its indices, dtype `int64`, shape `(len(pages),)`."""
+        return self._there(bytearray(pages)) if len(pages) else self._none
 
     def token_indices(self, pages: PageIds) -> torch.Tensor:
         """Return the rows of pages, in order, dtype `int64`, shape `(len(pages) * page_size,)`."""
-        ids = torch.from_numpy(np.array(pages, np.int64))
-        if self._device.type == "cuda":
-            if len(ids) > _STAGED_IDS:
-                ids = ids.pin_memory()
-            ids = ids.to(self._device, non_blocking=True)
-        if self.page_size == 1:
-            return ids
-        return (ids[:, None] * self.page_size + self._offsets).reshape(-1)
+        if self.page_size == 1 or not len(pages):
+            return self.tensor(pages)
+        if self._is_on_cpu:
+            return self._there(pages.rows(self.page_size))
+        return (self.tensor(pages)[:, None] * self.page_size + self._offsets).reshape(-1)
 
-    def of_row(self, row: torch.Tensor, first_page: int, end_page: int) -> NDArray[np.int64]:
+    def of(self, token_indices: torch.Tensor) -> NDArray[np.int64]:
+        """Return the pages of token indices, which are all of each page, dtype `int64`."""
+        return _pages_at(token_indices[:: self.page_size].cpu().numpy(), self.page_size)
+
+    def of_row(self, table: torch.Tensor, row: int, first_page: int, end_page: int) -> NDArray[np.int64]:
         """Return the pages that a request's row of token indices has at some places, dtype `int64`.
 
         On a GPU the calling thread waits until its stream is there.
 
         Args:
-            row: Token indices from the first token on, integer, shape `(tokens,)` or longer.
+            table: Token indices of all rows, integer, shape `(rows, tokens)`.
+            row: The row of the request.
             first_page: Place in the prompt of the first page.
             end_page: Place behind the last one.
         """
-        return self._pages(row[first_page * self.page_size : end_page * self.page_size : self.page_size])
+        places = slice(first_page * self.page_size, end_page * self.page_size, self.page_size)
+        if not self._is_on_cpu:
+            return _pages_at(table[row, places].cpu().numpy(), self.page_size)
+        if table is not self._table:
+            self._table, self._table_view = table, table.numpy()
+        return _pages_at(self._table_view[row, places], self.page_size)
 
     def of_rows(self, table: torch.Tensor, spans: Sequence[tuple[int, int, int]]) -> "AskedPages":
         """Ask for the pages of several rows. The calling thread waits for nothing.
@@ -63,37 +79,37 @@ class Pages:
         size = self.page_size
         firsts = [table[row, first * size : end * size : size] for row, first, end in spans]
         lengths = [end - first for _, first, end in spans]
-        return AskedPages(self._ids(torch.cat(firsts)) if firsts else None, lengths)
+        return AskedPages(torch.cat(firsts) if firsts else None, lengths, size)
 
-    def _pages(self, firsts: torch.Tensor) -> NDArray[np.int64]:
-        """The pages that token indices are the first of."""
-        array: NDArray[np.int64] = self._ids(firsts).cpu().numpy()
-        return array
-
-    def _ids(self, firsts: torch.Tensor) -> torch.Tensor:
-        """The same, where the indices are."""
-        firsts = firsts.to(torch.int64)
-        return firsts // self.page_size if self.page_size > 1 else firsts
+    def _there(self, numbers: bytearray) -> torch.Tensor:
+        tensor = torch.frombuffer(numbers, dtype=torch.int64)
+        if self._is_on_cpu:
+            return tensor
+        if len(tensor) > _STAGED_IDS:
+            tensor = tensor.pin_memory()
+        return tensor.to(self._device, non_blocking=True)
 
 
 class AskedPages:
     """Pages that a GPU was asked for. It answers when its stream is there: behind the forward that runs now.
 
     Args:
-        ids: All of them, `int64`, or `None` for none.
-        lengths: How many there are of each row.
+        firsts: The first token index of each, integer, or `None` for none.
+        lengths: How many pages there are of each row.
+        page_size: Tokens in a page.
     """
 
-    def __init__(self, ids: torch.Tensor | None, lengths: Sequence[int]) -> None:
+    def __init__(self, firsts: torch.Tensor | None, lengths: Sequence[int], page_size: int) -> None:
         self._lengths = lengths
+        self._page_size = page_size
         self._answered: torch.cuda.Event | None = None
-        if ids is not None and ids.is_cuda:
-            answer = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
-            answer.copy_(ids, non_blocking=True)
+        if firsts is not None and firsts.is_cuda:
+            answer = torch.empty(firsts.shape, dtype=firsts.dtype, pin_memory=True)
+            answer.copy_(firsts, non_blocking=True)
             self._answered = torch.cuda.Event()
             self._answered.record()
-            ids = answer
-        self._ids = ids
+            firsts = answer
+        self._firsts = firsts
 
     def are_there(self) -> bool:
         """Whether they can be had without waiting."""
@@ -101,12 +117,20 @@ class AskedPages:
 
     def get(self) -> list[NDArray[np.int64]]:
         """Wait for them; return those of each row."""
-        if self._ids is None:
+        if self._firsts is None:
             return []
         if self._answered is not None:
             self._answered.synchronize()
-        pages: NDArray[np.int64] = self._ids.numpy()
+        pages = _pages_at(self._firsts.numpy(), self._page_size)
         return np.split(pages, np.cumsum(self._lengths)[:-1])
+
+
+def _pages_at(firsts: NDArray[np.integer[Any]], page_size: int) -> NDArray[np.int64]:
+    """The pages that token indices are the first of."""
+    if page_size == 1:
+        return firsts.astype(np.int64)
+    pages: NDArray[np.int64] = np.floor_divide(firsts, page_size, dtype=np.int64)
+    return pages
 
 
 def device_of(allocator: Any) -> torch.device:  # noqa: ANN401 - SGLang's

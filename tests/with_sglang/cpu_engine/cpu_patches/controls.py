@@ -11,6 +11,7 @@ from functools import partial
 from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController
 
 from cpkv.drivers import HostTier
+from cpkv.sglang.adapters import CheckpointCache
 from cpkv.sglang.cache import PrefixCache
 from cpkv.sglang.host import Host
 from cpkv.sglang.pages import AskedPages
@@ -21,7 +22,7 @@ from cpu_patches.timeline import Timeline
 FAULT = "CPKV_TEST_FAULT"
 
 _check = PrefixCache._check
-_give_back = PrefixCache._give_back
+_free = CheckpointCache._free
 _match_prefix = PrefixCache.match_prefix
 _make = PrefixCache.__init__
 _load = HostTier.load
@@ -84,17 +85,17 @@ ZEROED = {
 
 def leak():
     """Whatever cpkv gives back, it keeps a page of it."""
-    PrefixCache._give_back = lambda cache, rows: _give_back(cache, rows[cache.page_size :])
+    CheckpointCache._free = lambda cache, pages: _free(cache, pages[1:])
 
 
 def free_twice():
     """Whatever cpkv gives back, it gives the first page of it back twice."""
 
-    def twice(cache, rows):
-        _give_back(cache, rows)
-        _give_back(cache, rows[: cache.page_size].clone())
+    def twice(cache, pages):
+        _free(cache, pages)
+        _free(cache, pages[:1])
 
-    PrefixCache._give_back = twice
+    CheckpointCache._free = twice
 
 
 class UnwrittenRows:
