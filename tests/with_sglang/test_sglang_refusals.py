@@ -14,7 +14,7 @@ from cpkv.sglang.options import check_options
 def context(**given):
     """What cpkv reads of what SGLang makes a cache of, with nothing to refuse but what is given."""
     params = {"page_size": 64, "eviction_policy": "lru", "allocator_page_size": 64, "is_eagle": False, "pp_size": 1}
-    parts = {"is_hybrid_swa": False, "is_hybrid_ssm": False, "enable_hierarchical_cache": False, "tp_size": 1}
+    parts = {"is_hybrid_swa": False, "is_hybrid_ssm": False, "enable_hierarchical_cache": False}
     params |= {name: given.pop(name) for name in params.keys() & given.keys()}
     parts |= {name: given.pop(name) for name in parts.keys() & given.keys()}
     allocator = SimpleNamespace(page_size=params.pop("allocator_page_size"), device=given.pop("device", "cpu"))
@@ -29,7 +29,6 @@ def context(**given):
 
 REFUSED = {
     "--disable-radix-cache (set)": {"disable_radix_cache": True},
-    "--enable-hierarchical-cache with --tp-size 2": {"enable_hierarchical_cache": True, "tp_size": 2},
     "--enable-hierarchical-cache with --pp-size 2": {"enable_hierarchical_cache": True, "pp_size": 2},
     "--enable-hierarchical-cache with --enable-pdmux": {"enable_hierarchical_cache": True, "enable_pdmux": True},
     "--enable-hierarchical-cache with --enable-unified-memory": {
@@ -109,7 +108,7 @@ def test_one_graph_of_the_whole_prefill(monkeypatch):
 
 
 def test_options_that_go_together():
-    check_options(context(tp_size=2, pp_size=2, is_eagle=True, device="cuda"))
+    check_options(context(pp_size=2, is_eagle=True, device="cuda"))
     check_options(context(enable_hierarchical_cache=True, device="cuda", cuda_graph_config=prefill_by("breakable")))
     check_options(
         context(

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cpkv._core import CacheManager, Lease, PageIds, TickReport, Transaction
+from cpkv._core import CacheManager, CommitLog, Lease, PageIds, TickReport, Transaction
 from cpkv.drivers import HostTier, LayerHooks
 from cpkv.sglang.breaks import AttentionBreaks
 from cpkv.sglang.pages import AskedPages
@@ -57,6 +57,8 @@ class Host:
         in_stream_order: Enters what puts copies behind the forwards that are queued; nothing on a CPU.
         draft_layers: The draft's decoder layers, in order.
         keeps_clean: Whether ticks begin late copies of what is about to be evicted, also when nothing is under way.
+        drops_events: Whether nobody takes the events of this rank, which are noted since another one publishes its.
+        log: By which the ranks agree, if it is closed with the host tier.
     """
 
     def __init__(  # noqa: PLR0913 - one for each part
@@ -69,6 +71,8 @@ class Host:
         *,
         draft_layers: Iterable[Any] = (),
         keeps_clean: bool = False,
+        drops_events: bool = False,
+        log: CommitLog | None = None,
     ) -> None:
         self.tier = tier
         self.waits = LayerWaits(tier, range(tier.host.layout.target_layers))
@@ -78,6 +82,8 @@ class Host:
         self._breaks = breaks
         self._in_stream_order = in_stream_order
         self._keeps_clean = keeps_clean
+        self._drops_events = drops_events
+        self._log = log
         self._step = 0
         self._loads: list[Transaction] = []
         """Restores of requests that the next batch has."""
@@ -186,6 +192,8 @@ class Host:
         """Make visible what has landed; `None` if there is nothing to do, on all ranks alike."""
         self.catch_up()
         self.load()  # of requests that were not admitted after all
+        if self._drops_events:
+            self._manager.take_events()
         if not self._keeps_clean and not self._manager.has_work():
             return None
         with self._in_stream_order():
@@ -203,3 +211,5 @@ class Host:
         for one in self._breaks:
             one.remove()
         self.tier.close()
+        if self._log is not None:
+            self._log.close()

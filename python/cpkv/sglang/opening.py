@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -15,6 +15,7 @@ from cpkv.sglang.breaks import AttentionBreaks
 from cpkv.sglang.drafts import Draft
 from cpkv.sglang.host import Host
 from cpkv.sglang.options import ALONE, setting
+from cpkv.sglang.ranks import Ranks, meet
 from cpkv.sglang.state import State, describe
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ LAYER_PATHS: Final = (
     "model.mtp_block",
 )
 """Where SGLang's models have their layers. Those at the end are of drafts that have one."""
+ONE_RANK: Final = Ranks()
 
 _logger: Final = logging.getLogger("cpkv.sglang")
 
@@ -46,14 +48,14 @@ def new_manager(params: Any, **host: Any) -> CacheManager:  # noqa: ANN401 - SGL
         ConfigError: With everything that does not fit.
     """
     pages = params.token_to_kv_pool_allocator.size // params.page_size
+    events = params.enable_kv_cache_events
     return CacheManager(
         device_pages=pages + 1,  # page 0 is padding, which SGLang's allocator never gives out
         page_size=params.page_size,
         key="pair" if params.is_eagle else "token",
         device_pool="external",
         policy=params.eviction_policy.lower(),
-        events=params.enable_kv_cache_events,
-        **host,
+        **{"events": events} | host,
     )
 
 
@@ -71,6 +73,7 @@ def open_host(  # noqa: PLR0913 - one for each choice
     device: int = 0,
     compute_stream: Callable[[], ComputeStream] = lambda: None,
     in_stream_order: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ranks: Ranks = ONE_RANK,
 ) -> Host:
     """Take the memory, and hook the model's layers.
 
@@ -87,9 +90,11 @@ def open_host(  # noqa: PLR0913 - one for each choice
         device: Which GPU.
         compute_stream: Where the calling thread computes.
         in_stream_order: Enters what puts copies behind the forwards that are queued.
+        ranks: Those that share the tree.
 
     Raises:
         ConfigError: With everything that does not fit.
+        LogError: The ranks do not come together.
         HostMemoryError, RegistrationError, DriverError: The host or the GPU's driver refuses.
     """
     pages = params.token_to_kv_pool_allocator.size // params.page_size
@@ -101,9 +106,23 @@ def open_host(  # noqa: PLR0913 - one for each choice
         copies="tracked",
         write=write,
         clean_pages=max(pages // CLEAN_SHARE, 1) if write == "back" else 0,
+        events=params.enable_kv_cache_events or ranks.has_events,
     )
-    tier = open_tier(manager, state.layout, state.buffers, engine=engine, device=device, compute_stream=compute_stream)
-    try:
+    with ExitStack() as undo:
+        log = ranks.attach(manager)
+        if log is not None:
+            undo.callback(log.close)
+        tier = open_tier(
+            manager,
+            state.layout,
+            state.buffers,
+            engine=engine,
+            device=device,
+            ranks_on_host=ranks.on_host,
+            before_mapping=ranks.wait,
+            compute_stream=compute_stream,
+        )
+        undo.callback(tier.close)
         breaks = []
         if attention is not None:
             count = state.layout.target_layers
@@ -114,7 +133,7 @@ def open_host(  # noqa: PLR0913 - one for each choice
             breaks.append(AttentionBreaks(tier, draft.attention, first=first, start=start, layers=count))
             start += count
         draft_layers = [layer for draft in drafts for layer in decoder_layers(draft.model)]
-        return Host(
+        host = Host(
             tier,
             manager,
             layers,
@@ -122,10 +141,11 @@ def open_host(  # noqa: PLR0913 - one for each choice
             in_stream_order,
             draft_layers=draft_layers,
             keeps_clean=write == "back",
+            drops_events=not params.enable_kv_cache_events and ranks.has_events,
+            log=log,
         )
-    except BaseException:
-        tier.close()
-        raise
+        undo.pop_all()
+    return host
 
 
 def host_of(context: "TreeCacheBuildContext", drafts: Sequence[Draft]) -> Host:
@@ -137,11 +157,14 @@ def host_of(context: "TreeCacheBuildContext", drafts: Sequence[Draft]) -> Host:
 
     Raises:
         ConfigError: The model's state is not known, or what was asked for does not hold a request.
+        LogError: The ranks do not come together.
         HostMemoryError, RegistrationError, DriverError: The host or the GPU's driver refuses.
     """
     params, runner = context.params, context.tp_worker.model_runner
     pool = params.token_to_kv_pool_allocator.get_kvcache()
     state = describe(pool, params.page_size, [draft.pool for draft in drafts])
+    layers = decoder_layers(runner.model)
+    ranks = meet(params, _slots(context, state))
     device = torch.device(params.token_to_kv_pool_allocator.device)
     on_gpu: dict[str, Any] = {}
     if device.type == "cuda":
@@ -156,22 +179,24 @@ def host_of(context: "TreeCacheBuildContext", drafts: Sequence[Draft]) -> Host:
     host = open_host(
         params,
         state,
-        decoder_layers(runner.model),
-        slots=_slots(context, state),
+        layers,
+        slots=ranks.slots,
         attention=runner.attn_backend,
         first_layer=pool.start_layer,
         drafts=drafts,
         write=write,
+        ranks=ranks,
         **on_gpu,
     )
     slots, slot_bytes = host.tier.cache.host_slots, state.layout.slot_bytes
     _logger.info(
-        "host tier: %d slots of %d bytes (%.2f GB), written %s, copied by the engine %s",
+        "host tier: %d slots of %d bytes (%.2f GB), written %s, copied by the engine %s, %s",
         slots,
         slot_bytes,
         slots * slot_bytes / GB,
         write,
         host.tier.engine.name,
+        ranks,
     )
     return host
 

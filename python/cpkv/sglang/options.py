@@ -101,9 +101,9 @@ def _host_conflicts(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
     """What the host tier does not go together with."""
     option = "--enable-hierarchical-cache"
     params = context.params
-    for size, ranks in {"--tp-size": context.tp_size, "--pp-size": params.pp_size}.items():
-        if ranks > 1:
-            yield Conflict(option, f"with {size} {ranks}", f"the host tier has one rank so far; {ALONE}")
+    if params.pp_size > 1:
+        instead = f"stages, each in the middle of other batches, would have to agree what the host holds; {ALONE}"
+        yield Conflict(option, f"with --pp-size {params.pp_size}", instead)
     given = context.server_args
     if _of(given, "enable_pdmux"):
         yield Conflict(option, "with --enable-pdmux", f"it computes a prompt in pieces of layers; {ALONE}")
