@@ -56,7 +56,7 @@ def uncached_answers(models, template):
     engines, known = {}, {}
 
     def answers(setup, requests):
-        model = setup.model, setup.drafts
+        model = setup.model, setup.drafts, setup.ranks
         if model not in engines:
             engines[model] = template.start(setup.uncached(models))
         asked = [Request(request.prompt, request.new_tokens) for request in requests]

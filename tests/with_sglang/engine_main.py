@@ -93,8 +93,8 @@ class Calls:
 
     async def _abort(self, request, rid, times):
         if request.aborted_at_pages is not None:
-            wanted = (await self.state())["inserted_pages"] + request.aborted_at_pages
-            while (await self.state())["inserted_pages"] < wanted:
+            wanted = await self._inserted_pages() + request.aborted_at_pages
+            while await self._inserted_pages() < wanted:
                 pass
         elif request.aborted_at is not None:
             await times.wait(*request.aborted_at)
@@ -106,8 +106,11 @@ class Calls:
         """Flush the cache; false if SGLang refuses."""
         return (await self._manager.flush_cache()).success
 
-    async def state(self) -> dict[str, int]:
-        """What the cache has, and what the controls have counted."""
+    async def _inserted_pages(self):
+        return (await self.states())[0]["inserted_pages"]
+
+    async def states(self) -> list[dict[str, int]]:
+        """What the cache of each rank has, and what the controls have counted."""
         return (await self._manager.get_internal_state())[0]["cache"]
 
 

@@ -21,6 +21,8 @@ ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",  # compiling takes longer than what is compiled
+    "SGLANG_CPU_OMP_THREADS_BIND": "0|0",  # several ranks have to be bound; nothing is without AMX
+    "SGLANG_NCCL_SO_PATH": "none",  # what several ranks would use before gloo
     # SGLang counts the pages after each step, not only when it is idle, and looks for pages that are free and used.
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
     "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
@@ -149,8 +151,12 @@ class EngineProcess:
         return self._call("flush")
 
     def state(self):
-        """Return what the cache has, and what the controls have counted."""
-        return self._call("state")
+        """Return what the cache of the first rank has, and what the controls have counted."""
+        return self.states()[0]
+
+    def states(self):
+        """Return the same of all ranks."""
+        return self._call("states")
 
     def settle(self):
         """Return the state after SGLang has checked its memory idle.

@@ -15,9 +15,12 @@ class Setup(NamedTuple):
     drafts: bool = False
     pool_tokens: int = 1024
     schedule: str = "fcfs"
+    ranks: int = 1
+    """Of tensor parallelism, each in a process of its own."""
 
     def __str__(self):
-        return f"{self.model}{' with drafts' * self.drafts}, pages of {self.page_size}"
+        ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
+        return f"{self.model}{' with drafts' * self.drafts}, pages of {self.page_size}{ranks}"
 
     @property
     def is_packed(self):
@@ -26,7 +29,12 @@ class Setup(NamedTuple):
 
     def options(self, models):
         """What both the engine and the one that it is compared with are started with."""
-        options = {"model_path": str(models / self.model), "page_size": self.page_size, "chunked_prefill_size": 128}
+        options = {
+            "model_path": str(models / self.model),
+            "page_size": self.page_size,
+            "chunked_prefill_size": 128,
+            "tp_size": self.ranks,
+        }
         if self.drafts:
             options |= {
                 "speculative_algorithm": "NEXTN" if self.is_packed else "EAGLE",

@@ -5,7 +5,7 @@ from prompts import Prompts
 from served import Request
 from setups import Setup
 
-SETUPS = [Setup("llama", 1), Setup("mla", 64), Setup("llama", 16, drafts=True)]
+SETUPS = [Setup("llama", 1), Setup("mla", 64), Setup("llama", 16, drafts=True), Setup("mla", 16, ranks=2)]
 
 pytestmark = pytest.mark.parametrize("setup", SETUPS, ids=str)
 

@@ -5,6 +5,7 @@ from prompts import Prompts
 from served import Request
 from setups import HOST_TIER, Setup
 
+<<<<<<< HEAD
 SETUPS = [
     Setup("llama", 16, pool_tokens=640),
     Setup("mla", 64, pool_tokens=640),
@@ -14,6 +15,10 @@ SETUPS = [
     Setup("dsa_nextn", 64, drafts=True, pool_tokens=640),
 ]
 DRAFTING = [setup for setup in SETUPS if setup.drafts]
+=======
+SETUPS = [Setup("llama", 16, pool_tokens=640), Setup("mla", 64, pool_tokens=640), Setup("dsa", 64, pool_tokens=640)]
+OF_RANKS = [setup._replace(ranks=2) for setup in SETUPS[:2]]
+>>>>>>> 7b22116 (tests: serve SGLang with two ranks, with and without a host tier)
 
 
 @pytest.fixture
@@ -25,8 +30,19 @@ def tiered(cached_engine):
 
 
 def check_nothing_is_left(engine, setup):
+<<<<<<< HEAD
     """Every page and slot is free or in the cache, no copy is under way."""
     state = engine.settle()
+=======
+    """Every page and slot is free or in the cache, no copy is under way, and no forward was copied all at once.
+
+    And all ranks have the same.
+    """
+    engine.settle()
+    state, *others = engine.states()
+    assert others == [state] * (setup.ranks - 1)
+    assert state["sent_by_the_cache"] == 0
+>>>>>>> 7b22116 (tests: serve SGLang with two ranks, with and without a host tier)
     cached = state["device_cached_pages"]
     assert state["device_evictable_pages"] == cached
     assert state["available_tokens"] + cached * setup.page_size == setup.pool_tokens
@@ -52,7 +68,7 @@ def serve_until_the_first_is_evicted(engine):
     return requests, answers
 
 
-@pytest.mark.parametrize("setup", SETUPS, ids=str)
+@pytest.mark.parametrize("setup", SETUPS + OF_RANKS, ids=str)
 def test_what_the_device_has_evicted_comes_back(setup, tiered, same_answers):
     engine = tiered(setup)
     same_answers(setup, *serve_until_the_first_is_evicted(engine))
@@ -80,6 +96,7 @@ def test_the_bytes_of_a_draft_and_of_its_index_are_compared(tiered):
     assert state["wrong_target_kv"] == state["wrong_target_index"] == 0
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("setup", SETUPS, ids=str)
 def test_forwards_without_modules_are_copied_where_attention_begins(setup, tiered, same_answers):
     """SGLang's prefill graphs on a GPU call no module: only attention, between the pieces of a graph."""
@@ -116,6 +133,12 @@ CONVERSATIONS = [(setup, {}) for setup in SETUPS] + [(SETUPS[1], {"CPKV_TEST_FAU
 def test_conversations_that_the_device_does_not_hold(setup, variables, tiered, same_answers):
     """Several at once, in chunks, beside one that is aborted, and a flush at the end."""
     engine, prompts = tiered(setup, **variables), Prompts(62)
+=======
+@pytest.mark.parametrize("setup", SETUPS + OF_RANKS, ids=str)
+def test_conversations_that_the_device_does_not_hold(setup, tiered, same_answers):
+    """Several at once, in chunks, with aborts in between and a flush at the end."""
+    engine, prompts = tiered(setup), Prompts(62)
+>>>>>>> 7b22116 (tests: serve SGLang with two ranks, with and without a host tier)
     said = dict.fromkeys(range(4), prompts.tokens(60))
     host_hits = 0
     for _ in range(4):

@@ -14,6 +14,7 @@ from setups import HOST_TIER, Setup
         Setup("mla", 64, pool_tokens=512),
         Setup("llama", 1, drafts=True, pool_tokens=512),
         Setup("llama", 64, drafts=True, pool_tokens=512),
+        Setup("llama", 16, pool_tokens=512, ranks=2),
     ],
     ids=str,
 )

@@ -15,7 +15,7 @@ from cpkv.sglang.adapters import CheckpointCache
 from cpkv.sglang.cache import PrefixCache
 from cpkv.sglang.host import Host
 from cpkv.sglang.pages import AskedPages
-from cpu_patches import host_copies
+from cpu_patches import host_copies, several_ranks
 from cpu_patches.digests import Digests
 from cpu_patches.timeline import Timeline
 
@@ -53,15 +53,17 @@ def watch(scheduler):
         told = _get_internal_state(controller, asked)
         figures = {"available_tokens": scheduler.token_to_kv_pool_allocator.available_size()}
         if isinstance(scheduler.tree_cache, PrefixCache):
-            figures |= scheduler.tree_cache.manager.stats().as_dict() | counts
+            manager = scheduler.tree_cache.manager
+            figures |= manager.stats().as_dict() | counts | {"digest": manager.digest()}
             if scheduler.tree_cache.host is not None:
                 figures |= scheduler.tree_cache.host.tier.counts.as_dict() | timeline.figures() | digests.counts
-        told.internal_state["cache"] = figures
+        told.internal_state["cache"] = several_ranks.of_all_ranks(figures)
         return told
 
     PrefixCache._check = count_check
     PrefixCache.match_prefix = match_and_zero
     SchedulerInternalStateController.get_internal_state = tell
+    several_ranks.count_what_is_sent(counts)
     fault = os.environ.get(FAULT)
     if fault is not None:
         FAULTS[fault]()
@@ -182,4 +184,4 @@ FAULTS = {
     "free twice": free_twice,
     "keep rows": keep_rows,
     "forget copies": forget_copies,
-}
+} | several_ranks.FAULTS

@@ -1,0 +1,112 @@
+"""What the tests need where several ranks share a tree: a look at all of them, and faults that only one of them has.
+
+The scheduler processes are alike but for their rank, and so are these patches: a fault asks which rank it is in.
+"""
+
+import itertools
+import random
+from functools import wraps
+
+import torch.distributed as dist
+
+from cpkv.device import RESTORE
+from cpkv.device.cpu import CpuEngine
+from cpkv.engine.exchange import count_collectives
+from cpkv.host import HostMemory
+from cpkv.sglang import ranks
+from cpkv.sglang.adapters import CheckpointCache
+from cpkv.sglang.cache import PrefixCache
+
+FAULTY = 1
+"""The rank that has faults."""
+CALLS = ("check_hicache_events", "checkpoint", "evict", "init_load_back", "match_prefix", "ready_to_load_host_cache")
+"""Of the cache, in which nothing may be sent."""
+
+
+def of_all_ranks(figures):
+    """Gather what each rank has to tell, by rank: SGLang answers for the first one only."""
+    told = [None] * dist.get_world_size()
+    dist.all_gather_object(told, figures)
+    return told
+
+
+def count_what_is_sent(counts):
+    """Count what is sent through process groups while the cache is called."""
+    sent = count_collectives()
+
+    def counted(call):
+        @wraps(call)
+        def count(*arguments, **named):
+            before = sent.total()
+            try:
+                return call(*arguments, **named)
+            finally:
+                counts["sent_by_the_cache"] += sent.total() - before
+
+        return count
+
+    for name in CALLS:
+        owner = CheckpointCache if name in vars(CheckpointCache) else PrefixCache
+        setattr(owner, name, counted(getattr(owner, name)))
+
+
+def change_copies(**changes):
+    """Let copies be made otherwise in the rank that has faults."""
+    make = CpuEngine.__init__
+
+    def changed(engine, **options):
+        make(engine, **options | (changes if dist.get_rank() == FAULTY else {}))
+
+    CpuEngine.__init__ = changed
+
+
+def late_copies():
+    """Copies begin up to 30 ms late: always a few forwards after those of the other rank."""
+    draws = random.Random(1)
+    change_copies(delay_s=lambda _: 0.03 * draws.random())
+
+
+def failing_copies():
+    """One copy in five fails."""
+    numbers = itertools.count()
+    change_copies(fails=lambda *_: next(numbers) % 5 == 4)
+
+
+def failing_restores():
+    """All that comes back does not."""
+    change_copies(fails=lambda stream, _: stream == RESTORE)
+
+
+def disagree():
+    """Each rank takes for the state of all what it knows of its own copies, which are late on one."""
+    ranks.Ranks.attach = lambda *_: None
+    late_copies()
+
+
+def be_on_several_hosts():
+    """As if no rank reached the shared memory of another one. Copies are late on one."""
+    ranks.place = lambda: f"host {dist.get_rank()}"
+    late_copies()
+
+
+def have_no_memory():
+    """The memory of the host is not there for one rank."""
+    make = HostMemory.__init__
+
+    def refused(memory, *arguments, **named):
+        if dist.get_rank() == FAULTY:
+            message = "there is no memory left on this rank"
+            raise MemoryError(message)
+        make(memory, *arguments, **named)
+
+    HostMemory.__init__ = refused
+
+
+FAULTS = {
+    "late copies on one rank": late_copies,
+    "failing copies on one rank": failing_copies,
+    "failing restores on one rank": failing_restores,
+    "no agreement": disagree,
+    "several hosts": be_on_several_hosts,
+    "no memory on one rank": have_no_memory,
+}
