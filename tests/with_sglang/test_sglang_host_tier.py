@@ -97,6 +97,7 @@ def test_a_request_whose_restore_has_failed_is_aborted_and_others_go_on(caplog):
     scheduler.cache.checkpoint(unlucky, up_to=88)
     scheduler.running.remove(unlucky)
     scheduler.cache.unlock(unlucky.lock)
+    scheduler.check_sizes()
     scheduler.tick()
     fails.clear()
     again = Request(3, tokens)

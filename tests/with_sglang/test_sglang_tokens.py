@@ -15,13 +15,10 @@ SETUPS = [
     Setup("dsa", 64),
     Setup("llama", 1, drafts=True),
     Setup("llama", 64, drafts=True),
-<<<<<<< HEAD
     Setup("dsa_nextn", 64, drafts=True),
-=======
     Setup("llama", 16, ranks=2),
     Setup("mla", 64, ranks=2),
     Setup("llama", 64, drafts=True, ranks=2),
->>>>>>> 7b22116 (tests: serve SGLang with two ranks, with and without a host tier)
 ]
 
 

@@ -28,7 +28,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchResult,
 )
 
-from cpkv._core import CacheManager, Hit, PageIds
+from cpkv._core import CacheManager, Hit, PageIds, Stats
 from cpkv.errors import UsageError
 from cpkv.sglang.events import Events
 from cpkv.sglang.host import Completed, Host, Reserved
@@ -78,6 +78,8 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         least = min(LEAST_EVICTED_TOKENS, params.token_to_kv_pool_allocator.size // LEAST_EVICTED_SHARE)
         self._least_evicted_pages = least // self.page_size
         self._locked: set[Prefix] = set()
+        self._owed_pages = 0
+        """Given up with what relied on a failed restore; the next tick gives them to the allocator."""
         self._checks_integrity = os.environ.get(CHECK_INTEGRITY) == "1"
         self._events = Events(params) if params.enable_kv_cache_events else None
         if params.enable_metrics:
@@ -131,7 +133,10 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     def dec_lock_ref(self, node: Prefix, params: DecLockRefParams | None = None) -> DecLockRefResult:  # noqa: ARG002
         """Hold a prefix once less."""
         self._catch_up()
+        held = _held_pages(self.manager.stats()) if node.lease.lost else 0
         node.unlock()
+        if held:
+            self._owed_pages += held - _held_pages(self.manager.stats())
         if not node.is_locked:
             self._locked.discard(node)
         return _UNLOCKED
@@ -236,7 +241,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     def protected_size(self) -> int:
         """Return the tokens that the cache holds and may not evict now."""
         stats = self.manager.stats()
-        pages = stats.device_cached_pages + stats.device_fenced_pages - stats.device_evictable_pages
+        pages = _held_pages(stats) + self._owed_pages - stats.device_evictable_pages
         return pages * self.page_size
 
     def full_evictable_size(self) -> int:
@@ -326,6 +331,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         report = self.host.tick() if self.host is not None else None
         if report is None:
             return
+        self._owed_pages = 0
         if len(report.freed_pages):
             self._free(report.freed_pages)
         if report.rolled_back:
@@ -410,6 +416,11 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     def pretty_print(self) -> None:
         """Log what the cache holds."""
         _logger.info("%s", self.manager.stats().as_dict())
+
+
+def _held_pages(stats: Stats) -> int:
+    """Pages of the allocator that the cache has, or that its copies read."""
+    return stats.device_cached_pages + stats.device_fenced_pages
 
 
 def _is_of_its_tokens(request: Any) -> bool:  # noqa: ANN401 - SGLang's
