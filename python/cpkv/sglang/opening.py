@@ -15,7 +15,7 @@ from cpkv.sglang.breaks import AttentionBreaks
 from cpkv.sglang.drafts import Draft
 from cpkv.sglang.host import Host
 from cpkv.sglang.options import ALONE, setting
-from cpkv.sglang.ranks import Ranks, meet
+from cpkv.sglang.ranks import ONE, Ranks, meet
 from cpkv.sglang.state import State, describe
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ LAYER_PATHS: Final = (
     "model.mtp_block",
 )
 """Where SGLang's models have their layers. Those at the end are of drafts that have one."""
-ONE_RANK: Final = Ranks()
 
 _logger: Final = logging.getLogger("cpkv.sglang")
 
@@ -73,7 +72,7 @@ def open_host(  # noqa: PLR0913 - one for each choice
     device: int = 0,
     compute_stream: Callable[[], ComputeStream] = lambda: None,
     in_stream_order: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ranks: Ranks = ONE_RANK,
+    ranks: Ranks = ONE,
 ) -> Host:
     """Take the memory, and hook the model's layers.
 

@@ -101,6 +101,9 @@ class Ranks:
         )
 
 
+ONE: Final = Ranks()
+
+
 class Minimum:
     """Reduces votes over all ranks, beside the forward: see `CacheManager.attach_reduction`.
 

@@ -1,0 +1,173 @@
+"""Ranks without an engine, each in a thread: trees and pools of their own, copies that are late or fail on one of them.
+
+They get the same requests, and whatever comes of the copies of one, all trees have to stay the same.
+"""
+
+import random
+import secrets
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from scheduling import Request, TieredScheduler, context
+from sglang.srt.runtime_context import get_context
+from test_sglang_requests import Work
+
+from cpkv import CommitLog
+from cpkv.device import RESTORE
+from cpkv.device.cpu import CpuEngine
+from cpkv.errors import RestoreError
+from cpkv.sglang.cache import CHECK_INTEGRITY
+from cpkv.sglang.ranks import Ranks
+
+pytestmark = pytest.mark.timeout(120)
+
+STEPS = 500
+JOIN_S = 30
+PAGE_SIZE = 4
+
+
+@pytest.fixture(autouse=True)
+def _published(monkeypatch):
+    monkeypatch.setenv(CHECK_INTEGRITY, "1")
+    with get_context().override_server_args():
+        yield
+
+
+class RankScheduler(TieredScheduler):
+    """One of several ranks. What has failed on it may be read until all know of it, and is given up then."""
+
+    def read(self, request, layer, expected):
+        """The same, unless it was to be restored and was not."""
+        try:
+            request.last_node.lease.layer_has_landed(layer, self.host.tier.engine.acks)
+        except RestoreError:
+            self.modules[layer].hook(None, None, None)
+        else:
+            super().read(request, layer, expected)
+
+    def remember(self, request, end):
+        """What was kept is found, but for what relies on what has failed."""
+        if request.to_finish is None:
+            super().remember(request, end)
+
+
+class RankWork(Work):
+    """Keeps what the tree was like after each step."""
+
+    def __init__(self, scheduler, seed):
+        super().__init__(scheduler, seed)
+        self.past = []
+
+    def step(self):
+        super().step()
+        for request in list(self.scheduler.running):
+            if request.to_finish is not None:
+                self.scheduler.abort(request)
+        free = self.scheduler.allocator.get_all_free_pages().tolist()
+        self.past.append((self.scheduler.cache.manager.digest(), free))
+
+
+def own_copies(seed, *, failing):
+    """Late by up to 20 ms, and some fail: alike on no two ranks."""
+    draws = random.Random(seed)
+    shares = {RESTORE: 0.2 * failing}
+    return CpuEngine(
+        delay_s=lambda _: draws.choice([0.0] * 10 + [0.001] * 9 + [0.01]) * draws.random() * 2,
+        fails=lambda stream, _: draws.random() < shares.get(stream, 0.05 * failing),
+    )
+
+
+def new_log(rank, ranks, nonce, fingerprint, folder):
+    shared = {"ranks": ranks, "fingerprint": fingerprint, "directory": str(folder)}
+    if rank:
+        log = CommitLog.join("trees", nonce, rank, timeout=JOIN_S, **shared)
+    else:
+        log = CommitLog.create("trees", nonce, **shared)
+        log.wait_for_all(JOIN_S)
+    log.set_patience(warning=JOIN_S / 2, deadline=JOIN_S)
+    return log
+
+
+def work(ranks, folder, *, seed, failing=False, agree=True, is_eagle=False, write="through"):
+    """Let all ranks serve the same requests; return for each the work and the figures of its cache."""
+    nonce = secrets.randbits(64)
+
+    def run(rank):
+        made_of = context(pages=-(-850 // PAGE_SIZE), page_size=PAGE_SIZE, is_eagle=is_eagle)
+        copies = own_copies(seed * 100 + rank, failing=failing)
+        scheduler = RankScheduler(made_of, copies, slots=2_000, write=write)
+        manager, log = scheduler.cache.manager, None
+        if agree:
+            log = new_log(rank, ranks, nonce, manager.fingerprint, folder)
+            manager.attach_log(log)
+        try:
+            done = RankWork(scheduler, seed)
+            while done.steps < STEPS:
+                done.step()
+            for request in list(scheduler.running):
+                scheduler.abort(request)
+            scheduler.flush()
+            return done, manager.stats().as_dict()
+        finally:
+            scheduler.cache.release_host_resources()
+            if log is not None:
+                log.close()
+
+    with ThreadPoolExecutor(ranks) as threads:
+        return list(threads.map(run, range(ranks)))
+
+
+def check_they_are_alike(results):
+    (first, figures), *others = results
+    for other, of_other in others:
+        parted = [
+            step for step, pair in enumerate(zip(first.past, other.past, strict=True)) if len(set(map(str, pair))) > 1
+        ]
+        assert not parted
+        assert other.found == first.found
+        assert of_other == figures
+    return figures
+
+
+@pytest.mark.parametrize("write", ["through", "selective", "back"])
+@pytest.mark.parametrize("is_eagle", [False, True])
+def test_trees_are_the_same_after_each_step(is_eagle, write, tmp_path):
+    figures = check_they_are_alike(work(2, tmp_path, seed=1, is_eagle=is_eagle, write=write))
+    assert figures["committed_pages"] > 0
+    assert figures["restored_pages"] > 0
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_trees_are_the_same_when_copies_fail(seed, ranks, tmp_path):
+    figures = check_they_are_alike(work(ranks, tmp_path, seed=seed, failing=True))
+    assert figures["committed_pages"] > 0
+    assert figures["rolled_back_operations"] > 0
+    assert figures["failed_restores"] > 0
+
+
+def test_trees_part_without_agreement(tmp_path):
+    (first, _), (other, _) = work(2, tmp_path, seed=1, agree=False)
+    assert first.past != other.past
+
+
+def test_a_rank_that_publishes_nothing_keeps_no_events():
+    """It notes them, since caches that agree are alike in that, too."""
+    scheduler = TieredScheduler(context(pages=50, page_size=4), CpuEngine(), slots=400, ranks=Ranks(has_events=True))
+
+    def serve(number):
+        request = Request(number, array("q", range(number, number + 30)))
+        scheduler.start(request)
+        scheduler.extend(request, 30)
+        scheduler.finish(request)
+
+    serve(0)
+    assert scheduler.cache.manager.take_events()
+    serve(1)
+    while len(scheduler.cache.ongoing_write_through):
+        scheduler.tick()
+    scheduler.tick()
+    assert not scheduler.cache.manager.take_events()
+    scheduler.flush()
+    scheduler.cache.release_host_resources()

@@ -1,0 +1,164 @@
+"""Two ranks of SGLang's engine with a host tier: what only one of them knows of its copies, both do the same about."""
+
+import time
+from pathlib import Path
+
+import pytest
+from engines import EngineDiedError
+from prompts import Prompts
+from served import Request
+from setups import Setup
+
+from cpkv.sglang.ranks import SHARED_MEMORY
+
+SETUP = Setup("llama", 16, pool_tokens=640, ranks=2)
+SECONDS_TO_FAIL = 60
+"""For an engine of which one rank does not start."""
+
+
+@pytest.fixture
+def tiered(cached_engine):
+    def start(fault=None, **changes):
+        variables = {} if fault is None else {"CPKV_TEST_FAULT": fault}
+        return cached_engine(
+            SETUP,
+            enable_hierarchical_cache=True,
+            hicache_io_backend="direct",
+            hicache_ratio=8.0,
+            **variables,
+            **changes,
+        )
+
+    return start
+
+
+def alike(engine):
+    """The figures of the first rank, once it was seen that the others have the same."""
+    first, *others = engine.states()
+    for figures in (first, *others):
+        # These are of each rank's own copies.
+        del figures["failed_submissions"]
+    assert others == [first] * (SETUP.ranks - 1)
+    return first
+
+
+def converse(engine, same_answers, *, seed, turns=4):
+    """Conversations that the device does not hold; what finished is right, and ranks are alike while copies are late.
+
+    Returns:
+        The answers.
+    """
+    prompts = Prompts(seed)
+    said = dict.fromkeys(range(4), prompts.tokens(60))
+    told = []
+    for _ in range(turns):
+        requests = [Request(history + prompts.tokens(30)) for history in said.values()]
+        answers = engine.serve(*requests)
+        alike(engine)
+        whole = [place for place, answer in enumerate(answers) if answer.finish == "length"]
+        same_answers(SETUP, [requests[place] for place in whole], [answers[place] for place in whole])
+        said = {who: one.prompt + two.tokens for who, one, two in zip(said, requests, answers, strict=True)}
+        told += answers
+    return told
+
+
+def check_nothing_is_left(engine):
+    engine.settle()
+    state = alike(engine)
+    cached = state["device_cached_pages"]
+    assert state["device_evictable_pages"] == cached
+    assert state["available_tokens"] + cached * SETUP.page_size == SETUP.pool_tokens
+    assert state["open_operations"] == state["host_reserved_slots"] == state["host_draining_slots"] == 0
+    return state
+
+
+def test_copies_that_are_late_on_one_rank(tiered, same_answers):
+    engine = tiered("late copies on one rank")
+    answers = converse(engine, same_answers, seed=71)
+    assert sum(answer.host_hit for answer in answers) > 0
+    assert all(answer.finish == "length" for answer in answers)
+    state = check_nothing_is_left(engine)
+    assert state["committed_pages"] > 0
+    assert state["rolled_back_operations"] == 0
+    assert state["sent_by_the_cache"] == 0
+
+
+def test_copies_that_fail_on_one_rank(tiered, same_answers):
+    """Backups are given up by both; requests whose restore has failed are aborted by both."""
+    engine = tiered("failing copies on one rank")
+    answers = converse(engine, same_answers, seed=72, turns=6)
+    assert sum(answer.host_hit for answer in answers) > 0
+    state = check_nothing_is_left(engine)
+    assert state["committed_pages"] > 0
+    assert state["rolled_back_operations"] > 0
+    assert engine.flush()
+    assert check_nothing_is_left(engine)["host_cached_slots"] == 0
+
+
+def test_a_restore_that_fails_on_one_rank_aborts_the_request_on_both(tiered, same_answers):
+    engine, prompts = tiered("failing restores on one rank"), Prompts(73)
+    requests = [Request(prompts.tokens(400)) for _ in range(3)]
+    for request in requests:
+        engine.serve(request)
+        engine.settle()
+    [aborted] = engine.serve(Request(requests[0].prompt, new_tokens=60))
+    assert aborted.host_hit > 0
+    assert aborted.finish == "abort"
+    assert check_nothing_is_left(engine)["failed_restores"] > 0
+    other = Request(prompts.tokens(300))
+    same_answers(SETUP, [other], engine.serve(other))
+
+
+def test_requests_that_are_aborted_while_copies_are_late_on_one_rank(tiered, same_answers):
+    engine, prompts = tiered("late copies on one rank"), Prompts(74)
+    system = prompts.tokens(130)
+    requests = [
+        Request(system + prompts.tokens(150), new_tokens=24, aborted_at=(place, place) if place % 3 == 1 else None)
+        for place in range(9)
+    ]
+    kept = [place for place, request in enumerate(requests) if request.aborted_at is None]
+    for _ in range(2):
+        answers = engine.serve(*requests)
+        alike(engine)
+        same_answers(SETUP, [requests[place] for place in kept], [answers[place] for place in kept])
+    assert any(answer.finish == "abort" for answer in answers)
+    assert any(answer.host_hit for answer in answers)
+    check_nothing_is_left(engine)
+
+
+def test_without_agreement_ranks_are_seen_to_differ(tiered):
+    """What the other tests rely on."""
+    engine = tiered("no agreement")
+    engine.serve(Request(Prompts(75).tokens(300), new_tokens=1))
+    first, second = engine.states()
+    assert first["committed_pages"] > second["committed_pages"]
+    assert first["digest"] != second["digest"]
+
+
+def test_ranks_on_several_hosts_agree_through_a_reduction(tiered, same_answers):
+    engine = tiered("several hosts")
+    answers = converse(engine, same_answers, seed=76)
+    assert sum(answer.host_hit for answer in answers) > 0
+    assert check_nothing_is_left(engine)["sent_by_the_cache"] > 0
+    assert "agree through a reduction" in engine.log.read_text()
+
+
+def test_ranks_of_which_one_publishes_events(tiered, same_answers):
+    """Only that one is told by SGLang to note them."""
+    engine = tiered(kv_events_config='{"publisher": "null"}')
+    converse(engine, same_answers, seed=77, turns=2)
+    check_nothing_is_left(engine)
+
+
+def test_an_engine_with_a_rank_that_cannot_start_ends(tiered):
+    begun = time.monotonic()
+    with pytest.raises(EngineDiedError) as died:
+        tiered("no memory on one rank")
+    assert "there is no memory left on this rank" in died.value.log
+    assert time.monotonic() - begun < SECONDS_TO_FAIL
+
+
+def test_the_log_has_no_name_while_the_engine_runs(tiered):
+    engine = tiered()
+    assert engine.log.read_text().count("agree through a commit log") == SETUP.ranks
+    assert not list(Path(SHARED_MEMORY).glob("cpkv-sglang-*.log"))
