@@ -1,5 +1,6 @@
 """Two ranks of SGLang's engine with a host tier: what only one of them knows of its copies, both do the same about."""
 
+import json
 import time
 from pathlib import Path
 
@@ -143,9 +144,10 @@ def test_ranks_on_several_hosts_agree_through_a_reduction(tiered, same_answers):
     assert "agree through a reduction" in engine.log.read_text()
 
 
-def test_ranks_of_which_one_publishes_events(tiered, same_answers):
+def test_ranks_of_which_one_publishes_events(tiered, same_answers, sockets):
     """Only that one is told by SGLang to note them."""
-    engine = tiered(kv_events_config='{"publisher": "null"}')
+    events = {"publisher": "zmq", "endpoint": f"ipc://{sockets}/events_of_ranks"}
+    engine = tiered(kv_events_config=json.dumps(events))
     converse(engine, same_answers, seed=77, turns=2)
     check_nothing_is_left(engine)
 
