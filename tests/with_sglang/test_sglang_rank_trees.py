@@ -7,23 +7,22 @@ import random
 import secrets
 from array import array
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from scheduling import Request, TieredScheduler, context
 from sglang.srt.runtime_context import get_context
 from test_sglang_requests import Work
 
-from cpkv import CommitLog
 from cpkv.device import RESTORE
 from cpkv.device.cpu import CpuEngine
 from cpkv.errors import RestoreError
 from cpkv.sglang.cache import CHECK_INTEGRITY
-from cpkv.sglang.ranks import Ranks
+from cpkv.sglang.ranks import ONE, SHARED_MEMORY, Ranks
 
 pytestmark = pytest.mark.timeout(120)
 
 STEPS = 500
-JOIN_S = 30
 PAGE_SIZE = 4
 
 
@@ -78,29 +77,15 @@ def own_copies(seed, *, failing):
     )
 
 
-def new_log(rank, ranks, nonce, fingerprint, folder):
-    shared = {"ranks": ranks, "fingerprint": fingerprint, "directory": str(folder)}
-    if rank:
-        log = CommitLog.join("trees", nonce, rank, timeout=JOIN_S, **shared)
-    else:
-        log = CommitLog.create("trees", nonce, **shared)
-        log.wait_for_all(JOIN_S)
-    log.set_patience(warning=JOIN_S / 2, deadline=JOIN_S)
-    return log
-
-
-def work(ranks, folder, *, seed, failing=False, agree=True, is_eagle=False, write="through"):
+def work(ranks, *, seed, failing=False, agree=True, is_eagle=False, write="through"):
     """Let all ranks serve the same requests; return for each the work and the figures of its cache."""
     nonce = secrets.randbits(64)
 
     def run(rank):
         made_of = context(pages=-(-850 // PAGE_SIZE), page_size=PAGE_SIZE, is_eagle=is_eagle)
         copies = own_copies(seed * 100 + rank, failing=failing)
-        scheduler = RankScheduler(made_of, copies, slots=2_000, write=write)
-        manager, log = scheduler.cache.manager, None
-        if agree:
-            log = new_log(rank, ranks, nonce, manager.fingerprint, folder)
-            manager.attach_log(log)
+        met = Ranks(rank=rank, size=ranks, nonce=nonce) if agree else ONE
+        scheduler = RankScheduler(made_of, copies, slots=2_000, write=write, ranks=met)
         try:
             done = RankWork(scheduler, seed)
             while done.steps < STEPS:
@@ -108,14 +93,14 @@ def work(ranks, folder, *, seed, failing=False, agree=True, is_eagle=False, writ
             for request in list(scheduler.running):
                 scheduler.abort(request)
             scheduler.flush()
-            return done, manager.stats().as_dict()
+            return done, scheduler.cache.manager.stats().as_dict()
         finally:
             scheduler.cache.release_host_resources()
-            if log is not None:
-                log.close()
 
     with ThreadPoolExecutor(ranks) as threads:
-        return list(threads.map(run, range(ranks)))
+        results = list(threads.map(run, range(ranks)))
+    assert not list(Path(SHARED_MEMORY).glob(f"*{nonce:016x}*")), "the log goes with the host tier"
+    return results
 
 
 def check_they_are_alike(results):
@@ -132,23 +117,23 @@ def check_they_are_alike(results):
 
 @pytest.mark.parametrize("write", ["through", "selective", "back"])
 @pytest.mark.parametrize("is_eagle", [False, True])
-def test_trees_are_the_same_after_each_step(is_eagle, write, tmp_path):
-    figures = check_they_are_alike(work(2, tmp_path, seed=1, is_eagle=is_eagle, write=write))
+def test_trees_are_the_same_after_each_step(is_eagle, write):
+    figures = check_they_are_alike(work(2, seed=1, is_eagle=is_eagle, write=write))
     assert figures["committed_pages"] > 0
     assert figures["restored_pages"] > 0
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_trees_are_the_same_when_copies_fail(seed, ranks, tmp_path):
-    figures = check_they_are_alike(work(ranks, tmp_path, seed=seed, failing=True))
+def test_trees_are_the_same_when_copies_fail(seed, ranks):
+    figures = check_they_are_alike(work(ranks, seed=seed, failing=True))
     assert figures["committed_pages"] > 0
     assert figures["rolled_back_operations"] > 0
     assert figures["failed_restores"] > 0
 
 
-def test_trees_part_without_agreement(tmp_path):
-    (first, _), (other, _) = work(2, tmp_path, seed=1, agree=False)
+def test_trees_part_without_agreement():
+    (first, _), (other, _) = work(2, seed=1, agree=False)
     assert first.past != other.past
 
 
