@@ -71,8 +71,9 @@ def told(met):
 
 def test_context_parallelism_times_tensor_parallelism(tmp_path):
     def work(rank):
-        groups = {"attn_tp_cache_group": own_group(TP_GROUPS), "attn_cp_cache_group": own_group(CP_GROUPS)}
-        met = ranks.meet(params(**groups, tp_cache_group=dist.group.WORLD), slots=100 - rank)
+        tp, cp = own_group(TP_GROUPS), own_group(CP_GROUPS)
+        groups = {"attn_tp_cache_group": tp, "attn_cp_cache_group": cp, "tp_cache_group": tp}
+        met = ranks.meet(params(**groups), slots=100 - rank)
         log = met.attach(manager())
         dist.barrier()
         log.close()

@@ -13,8 +13,8 @@ from setups import Setup
 from cpkv.sglang.ranks import SHARED_MEMORY
 
 SETUP = Setup("llama", 16, pool_tokens=640, ranks=2)
-SECONDS_TO_FAIL = 60
-"""For an engine of which one rank does not start."""
+SECONDS_TO_END = 60
+"""For an engine of which one rank does not start, or dies."""
 
 
 @pytest.fixture
@@ -157,7 +157,15 @@ def test_an_engine_with_a_rank_that_cannot_start_ends(tiered):
     with pytest.raises(EngineDiedError) as died:
         tiered("no memory on one rank")
     assert "there is no memory left on this rank" in died.value.log
-    assert time.monotonic() - begun < SECONDS_TO_FAIL
+    assert time.monotonic() - begun < SECONDS_TO_END
+
+
+def test_an_engine_with_a_rank_that_dies_ends(tiered):
+    engine = tiered("death of one rank")
+    begun = time.monotonic()
+    with pytest.raises(EngineDiedError):
+        engine.serve(Request(Prompts(78).tokens(300)))
+    assert time.monotonic() - begun < SECONDS_TO_END
 
 
 def test_the_log_has_no_name_while_the_engine_runs(tiered):

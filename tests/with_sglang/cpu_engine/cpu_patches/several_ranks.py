@@ -4,13 +4,16 @@ The scheduler processes are alike but for their rank, and so are these patches: 
 """
 
 import itertools
+import os
 import random
+import signal
 from functools import wraps
 
 import torch.distributed as dist
 
 from cpkv.device import RESTORE
 from cpkv.device.cpu import CpuEngine
+from cpkv.drivers import HostTier
 from cpkv.engine.exchange import count_collectives
 from cpkv.host import HostMemory
 from cpkv.sglang import ranks
@@ -102,6 +105,18 @@ def have_no_memory():
     HostMemory.__init__ = refused
 
 
+def die():
+    """One rank is killed with the first copies of a forward under way."""
+    end_forward = HostTier.end_forward
+
+    def killed(tier, **how):
+        end_forward(tier, **how)
+        if dist.get_rank() == FAULTY:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    HostTier.end_forward = killed
+
+
 FAULTS = {
     "late copies on one rank": late_copies,
     "failing copies on one rank": failing_copies,
@@ -109,4 +124,5 @@ FAULTS = {
     "no agreement": disagree,
     "several hosts": be_on_several_hosts,
     "no memory on one rank": have_no_memory,
+    "death of one rank": die,
 }
