@@ -122,6 +122,17 @@ def test_one_rank_meets_nobody():
     met.wait()
 
 
+def test_caches_with_other_settings_on_several_hosts_do_not_come_together(tmp_path):
+    def work(rank):
+        ranks.place = lambda: f"host {rank}"
+        met = ranks.meet(params(tp_cache_group=dist.group.WORLD), slots=8)
+        with pytest.raises(LogError, match="that of another rank 0x"):
+            met.attach(manager(device_pages=8 + rank // 3))
+        return rank
+
+    assert run(tmp_path, work) == list(range(RANKS))
+
+
 def test_caches_with_other_settings_do_not_come_together(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "JOIN_S", 1.0)
 

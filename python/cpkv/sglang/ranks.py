@@ -19,6 +19,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from cpkv._core import CacheManager, CommitLog, PageIds
+from cpkv.errors import LogError
 
 LOG_NAME: Final = "sglang"
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - where logs are made, which no other user can touch
@@ -71,10 +72,14 @@ class Ranks:
         """
         if self.size == 1:
             return None
+        ranks, fingerprint = self.size, manager.fingerprint
         if not self.is_one_host:
+            others = set(_gathered([fingerprint], self.groups)) - {fingerprint}
+            if others:
+                message = f"the fingerprint of the cache is {fingerprint:#x}, that of another rank {min(others):#x}"
+                raise LogError(message)
             manager.attach_reduction(Minimum(self.groups))
             return None
-        ranks, fingerprint = self.size, manager.fingerprint
         if self.rank == 0:
             log = CommitLog.create(LOG_NAME, self.nonce, ranks=ranks, fingerprint=fingerprint)
         else:
