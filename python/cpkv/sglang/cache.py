@@ -31,7 +31,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 from cpkv._core import CacheManager, Hit, PageIds, Stats
 from cpkv.errors import UsageError
 from cpkv.sglang.events import Events
-from cpkv.sglang.host import Completed, Host, Reserved
+from cpkv.sglang.host import Completed, Host, HostRoom, Reserved
 from cpkv.sglang.keys import namespace_of, namespace_of_key, priority_of, tokens_of, tokens_of_key
 from cpkv.sglang.pages import Pages, device_of
 from cpkv.sglang.prefix import Prefix
@@ -39,6 +39,8 @@ from cpkv.sglang.prefix import Prefix
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    from cpkv.sglang.exporter import Exporter
 
 CHECK_INTEGRITY: Final = "CPKV_DEBUG_SGLANG_INTEGRITY"
 """Set to 1, the core recounts everything after each change: for tests, and to find who is to blame."""
@@ -82,6 +84,8 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         """Given up with what relied on a failed restore; the next tick gives them to the allocator."""
         self._checks_integrity = os.environ.get(CHECK_INTEGRITY) == "1"
         self._events = Events(params) if params.enable_kv_cache_events else None
+        self.exporter: Exporter | None = None
+        """Publishes figures, if SGLang publishes its own."""
         if params.enable_metrics:
             self.init_metrics_collector()
 
@@ -347,6 +351,11 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
                 _logger.warning("request %s is aborted: a restore has failed", prefix.request.rid)
 
     @property
+    def full_kv_pool_host(self) -> HostRoom | None:
+        """What SGLang's metrics ask about the host tier; it needs an answer where there is one."""
+        return None if self.host is None else self.host.room
+
+    @property
     def ongoing_write_through(self) -> range:
         """As many as copies are under way, which is what SGLang asks before it calls itself idle."""
         is_behind = self.host is not None and self.host.is_behind
@@ -406,6 +415,8 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         """Wait for copies and give the host memory back, at the end of the server."""
         if self.host is not None:
             self.host.close()
+        if self.exporter is not None:
+            self.exporter.close()
 
     # --- For routers and people ---
 

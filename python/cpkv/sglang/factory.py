@@ -35,7 +35,7 @@ def build(context: "TreeCacheBuildContext") -> "PrefixCache":
     params = context.params
     if not context.enable_hierarchical_cache:
         _logger.info("%s, no host tier", _told(params))
-        return ADAPTERS[interface](params, new_manager(params), None)
+        return _published(ADAPTERS[interface](params, new_manager(params), None), context)
     if release_of(sglang_version) not in HOST_TIER:
         message = (
             f"--enable-hierarchical-cache: SGLang is {sglang_version}, want one of {', '.join(HOST_TIER)} for the host "
@@ -53,6 +53,16 @@ def build(context: "TreeCacheBuildContext") -> "PrefixCache":
     let_wait([draft.pool for draft in drafts], host.tier)
     copy_forwards()
     copy_drafts()
+    return _published(cache, context)
+
+
+def _published(cache: "PrefixCache", context: "TreeCacheBuildContext") -> "PrefixCache":
+    """Let Prometheus see the figures of a cache, if SGLang's are to be seen."""
+    if context.params.enable_metrics:
+        from cpkv.sglang.exporter import Exporter, labels_of  # noqa: PLC0415 - of no use without metrics
+
+        counts = None if cache.host is None else cache.host.tier.counts
+        cache.exporter = Exporter(cache.manager, counts, labels_of(context))
     return cache
 
 

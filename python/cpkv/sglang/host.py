@@ -46,6 +46,30 @@ class Reserved(NamedTuple):
     pages: NDArray[np.int64]
 
 
+class HostRoom:
+    """How much of the host tier is in use, in tokens, where SGLang looks for a host pool of its own.
+
+    Args:
+        manager: Decides who has the slots.
+    """
+
+    def __init__(self, manager: CacheManager) -> None:
+        self._manager = manager
+        self.logical_size = manager.host_slots * manager.page_size
+        """Of all slots."""
+
+    def available_size(self) -> int:
+        """Return the tokens of the slots that nobody has."""
+        stats = self._manager.stats()
+        taken = (
+            stats.host_cached_slots
+            + stats.host_reserved_slots
+            + stats.host_draining_slots
+            + stats.host_quarantined_slots
+        )
+        return self.logical_size - taken * self._manager.page_size
+
+
 class Host:
     """The host tier of one scheduler process.
 
@@ -76,6 +100,7 @@ class Host:
     ) -> None:
         self.tier = tier
         self.waits = LayerWaits(tier, range(tier.host.layout.target_layers))
+        self.room = HostRoom(manager)
         self._manager = manager
         self._hooks = LayerHooks(tier, layers, model="target", waits=False)
         self._draft_hooks = LayerHooks(tier, draft_layers, model="draft", waits=False)

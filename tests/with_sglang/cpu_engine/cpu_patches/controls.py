@@ -5,6 +5,7 @@ fault of `FAULTS` that is there from the start.
 """
 
 import os
+import sys
 from collections import Counter
 from functools import partial
 
@@ -57,6 +58,7 @@ def watch(scheduler):
             figures |= manager.stats().as_dict() | counts | {"digest": manager.digest()}
             if scheduler.tree_cache.host is not None:
                 figures |= scheduler.tree_cache.host.tier.counts.as_dict() | timeline.figures() | digests.counts
+        figures["imports_prometheus"] = "prometheus_client" in sys.modules
         told.internal_state["cache"] = several_ranks.of_all_ranks(figures)
         return told
 
