@@ -6,6 +6,7 @@ from cpkv.doctor.copy_path import copy_path_checks, started_driver
 from cpkv.doctor.cuda import cuda_checks
 from cpkv.doctor.links import link_checks
 from cpkv.doctor.memory import memory_checks
+from cpkv.doctor.sglang import sglang_checks
 from cpkv.errors import DriverError
 from cpkv.host import THIS_SYSTEM, Driver, SystemFiles
 
@@ -20,6 +21,7 @@ def examine(ranks_on_host: int = 1, files: SystemFiles = THIS_SYSTEM) -> list[Ch
     driver = started_driver()
     return [
         *build_checks(),
+        *sglang_checks(),
         *cuda_checks(driver, files),
         *link_checks(_addresses(driver), files),
         *memory_checks(ranks_on_host, files),
