@@ -12,10 +12,18 @@ import itertools
 import os
 import sys
 from multiprocessing.connection import Connection
+from typing import Literal
 
 from served import Answer, Request
 from sglang import Engine
-from sglang.srt.managers.io_struct import GenerateReqInput
+from sglang.srt.managers.io_struct import (
+    ContinueGenerationReqInput,
+    GenerateReqInput,
+    PauseGenerationReqInput,
+    ReleaseMemoryOccupationReqInput,
+    ResumeMemoryOccupationReqInput,
+    UpdateWeightFromDiskReqInput,
+)
 
 _NUMBERS = itertools.count()
 
@@ -51,13 +59,15 @@ class Calls:
         """Serve requests together."""
         return await self._serve_all(requests, Times(len(requests)))
 
-    async def serve_and_flush(self, requests: list[Request], at: tuple[int, int]) -> tuple[list[Answer], bool]:
-        """Serve requests together, and flush the cache at some time."""
+    async def serve_and_call(
+        self, requests: list[Request], at: tuple[int, int], calls: list[tuple[str, tuple]]
+    ) -> tuple[list[Answer], list[object]]:
+        """Serve requests together, and from some time on make calls, one after another."""
         times = Times(len(requests))
         serving = asyncio.create_task(self._serve_all(requests, times))
         await times.wait(*at)
-        flushed = await self.flush()
-        return await serving, flushed
+        results = [await getattr(self, name)(*arguments) for name, arguments in calls]
+        return await serving, results
 
     async def _serve_all(self, requests, times):
         return await asyncio.gather(*(self._serve(place, request, times) for place, request in enumerate(requests)))
@@ -102,9 +112,31 @@ class Calls:
             return
         self._manager.abort_request(rid)
 
-    async def flush(self) -> bool:
+    async def flush(self, timeout_s: float | None = None) -> bool:
         """Flush the cache; false if SGLang refuses."""
-        return (await self._manager.flush_cache()).success
+        return (await self._manager.flush_cache(timeout_s)).success
+
+    async def pause(self, mode: str):
+        """Compute nothing until `go_on`; `mode` says what becomes of the requests that run."""
+        await self._manager.pause_generation(PauseGenerationReqInput(mode=mode))
+
+    async def go_on(self):
+        """Compute again."""
+        await self._manager.continue_generation(ContinueGenerationReqInput())
+
+    async def load_weights(self, folder: str, then: Literal["flush", "keep"]) -> tuple[bool, str]:
+        """Load the weights of a model, and see to the cache; return whether SGLang has done it, and what it says."""
+        asked = UpdateWeightFromDiskReqInput(model_path=folder, flush_cache=then == "flush")
+        success, message, _ = await self._manager.update_weights_from_disk(asked)
+        return success, message
+
+    async def release_memory(self, tags: list[str] | None):
+        """Give the device's memory up."""
+        await self._manager.release_memory_occupation(ReleaseMemoryOccupationReqInput(tags=tags))
+
+    async def resume_memory(self, tags: list[str] | None):
+        """Take it again. What it holds is not what it held."""
+        await self._manager.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=tags))
 
     async def _inserted_pages(self):
         return (await self.states())[0]["inserted_pages"]

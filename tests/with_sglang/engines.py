@@ -144,7 +144,16 @@ class EngineProcess:
 
     def serve_and_flush(self, *requests, at):
         """Serve requests together and flush the cache at some time; return the answers and what a flush returns."""
-        return self._call("serve_and_flush", list(requests), at)
+        answers, [flushed] = self.serve_and_call(*requests, at=at, calls=[("flush", ())])
+        return answers, flushed
+
+    def serve_and_call(self, *requests, at, calls):
+        """Serve requests together and make calls from some time on; return the answers and what the calls return."""
+        return self._call("serve_and_call", list(requests), at, calls)
+
+    def call(self, name, *arguments):
+        """Make one of the calls of `engine_main`."""
+        return self._call(name, *arguments)
 
     def flush(self):
         """Flush the cache and return whether SGLang did."""

@@ -28,7 +28,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchResult,
 )
 
-from cpkv._core import CacheManager, Hit, PageIds, Stats
+from cpkv._core import CacheManager, Hit, PageIds, Stats, TickReport
 from cpkv.errors import UsageError
 from cpkv.sglang.events import Events
 from cpkv.sglang.host import Completed, Host, HostRoom, Reserved
@@ -333,8 +333,19 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     def check_hicache_events(self) -> None:
         """Make visible what has landed on the host, and give back the pages that copies have let go of."""
         report = self.host.tick() if self.host is not None else None
-        if report is None:
-            return
+        if report is not None:
+            self._take_in(report)
+
+    def drain(self) -> None:
+        """Wait for the copies that are under way. What they have come to is visible then.
+
+        What a running request has reserved and not inserted yet is still open afterwards.
+        """
+        if self.host is not None:
+            for report in self.host.drain():
+                self._take_in(report)
+
+    def _take_in(self, report: TickReport) -> None:
         self._owed_pages = 0
         if len(report.freed_pages):
             self._free(report.freed_pages)

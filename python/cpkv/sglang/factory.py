@@ -10,6 +10,7 @@ from cpkv.errors import ConfigError
 from cpkv.sglang.adapters import ADAPTERS
 from cpkv.sglang.builder import copy_drafts
 from cpkv.sglang.drafts import drafts_of
+from cpkv.sglang.drains import drain_before_calls
 from cpkv.sglang.opening import host_of, new_manager
 from cpkv.sglang.options import check_options
 from cpkv.sglang.versions import HOST_TIER, interface_of, release_of
@@ -53,6 +54,7 @@ def build(context: "TreeCacheBuildContext") -> "PrefixCache":
     let_wait([draft.pool for draft in drafts], host.tier)
     copy_forwards()
     copy_drafts()
+    drain_before_calls()
     return _published(cache, context)
 
 

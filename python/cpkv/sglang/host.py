@@ -7,7 +7,7 @@ of a batch go in one call, so that the first layer of all of them comes first.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 
 from cpkv._core import CacheManager, CommitLog, Lease, PageIds, TickReport, Transaction
 from cpkv.drivers import HostTier, LayerHooks
+from cpkv.errors import CopyError
 from cpkv.sglang.breaks import AttentionBreaks
 from cpkv.sglang.pages import AskedPages
 from cpkv.sglang.waits import LayerWaits
 from cpkv.types import Int64s
 
 _logger: Final = logging.getLogger("cpkv.sglang")
+
+SILENT_TICKS: Final = 2
+"""So many ticks without news have none to come: ranks hear at one tick what was told at the one before."""
 
 
 class Completed(NamedTuple):
@@ -228,6 +232,20 @@ class Host:
             _logger.debug("operation %d was rolled back: %s", identity, reason)
         return report
 
+    def drain(self) -> Iterator[TickReport]:
+        """Wait for copies and tick, as long as something comes of it. A stream that has failed is not waited for."""
+        self.catch_up()
+        silent = 0
+        while self._manager.has_work() and silent < SILENT_TICKS:
+            try:
+                self.tier.engine.synchronize()
+            except CopyError:  # the engine has logged it, and its copies may never end
+                return
+            report = self.tick()
+            if report is not None:
+                silent = 0 if _has_news(report) else silent + 1
+                yield report
+
     def close(self) -> None:
         """Take the hooks off, wait for copies, and give the memory back. Idempotent."""
         self._awaited = None
@@ -238,3 +256,8 @@ class Host:
         self.tier.close()
         if self._log is not None:
             self._log.close()
+
+
+def _has_news(report: TickReport) -> bool:
+    ended = report.committed or report.rolled_back or report.restored
+    return bool(ended or report.started or len(report.freed_pages))

@@ -9,7 +9,8 @@ without it:
 - `index_keys`: DSA's indexer, which is written for GPUs only;
 - `drafts`: the backend's part in EAGLE, which it does not have;
 - `nextn`: the draft of a DSA model, which has experts and waits for a GPU;
-- `host_copies`: what SGLang's own host cache copies with, which is there on a GPU only.
+- `host_copies`: what SGLang's own host cache copies with, which is there on a GPU only;
+- `memory`: giving up device memory, for which there is a library on a GPU only.
 
 `controls` is for the tests.
 """

@@ -6,21 +6,25 @@ fault of `FAULTS` that is there from the start.
 
 import os
 import sys
+import time
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController
 
+from cpkv.device.cpu import CpuEngine
 from cpkv.drivers import HostTier
 from cpkv.sglang.adapters import CheckpointCache
 from cpkv.sglang.cache import PrefixCache
 from cpkv.sglang.host import Host
 from cpkv.sglang.pages import AskedPages
-from cpu_patches import host_copies, several_ranks
+from cpu_patches import host_copies, memory, several_ranks
 from cpu_patches.digests import Digests
 from cpu_patches.timeline import Timeline
 
 FAULT = "CPKV_TEST_FAULT"
+GATE = "CPKV_TEST_GATE"
 
 _check = PrefixCache._check
 _free = CheckpointCache._free
@@ -28,6 +32,7 @@ _match_prefix = PrefixCache.match_prefix
 _make = PrefixCache.__init__
 _load = HostTier.load
 _make_host = Host.__init__
+_copy = CpuEngine._copy
 _get_internal_state = SchedulerInternalStateController.get_internal_state
 
 
@@ -62,6 +67,11 @@ def watch(scheduler):
         told.internal_state["cache"] = several_ranks.of_all_ranks(figures)
         return told
 
+    def count_copies():
+        counts["releases"] += 1
+        counts["copies_at_release"] += copies_under_way(scheduler.tree_cache.host.tier.engine)
+
+    memory.lose_pages(scheduler, count_copies)
     PrefixCache._check = count_check
     PrefixCache.match_prefix = match_and_zero
     SchedulerInternalStateController.get_internal_state = tell
@@ -69,6 +79,12 @@ def watch(scheduler):
     fault = os.environ.get(FAULT)
     if fault is not None:
         FAULTS[fault]()
+
+
+def copies_under_way(engine):
+    """How many submissions have not ended."""
+    streams = range(engine.acks.streams)
+    return sum(engine.next_sequence(stream) - 1 - engine.acks.load(stream) for stream in streams)
 
 
 def zero(pool, rows):
@@ -175,10 +191,32 @@ def ask_for_pages():
     AskedPages.are_there = lambda _: False
 
 
+def hold_copies():
+    """Copies begin when the file that `GATE` names is there. Whoever waits for them makes it, and waits no longer."""
+    gate = Path(os.environ[GATE])
+
+    def copy(engine, *arguments):
+        while not gate.exists():
+            time.sleep(0.001)
+        _copy(engine, *arguments)
+
+    def opening(wait):
+        def opened(engine, *arguments):
+            gate.touch()
+            wait(engine, *arguments)
+
+        return opened
+
+    CpuEngine._copy = copy
+    CpuEngine.synchronize = opening(CpuEngine.synchronize)
+    CpuEngine._wait = opening(CpuEngine._wait)
+
+
 FAULTS = {
     "ask for pages": ask_for_pages,
     "hook no module": hook_no_module,
     "hook nothing": hook_nothing,
+    "hold copies": hold_copies,
     "zero restores": zero_restores,
     "zero indexes": partial(zero_restores, "target_index"),
     "zero drafts": partial(zero_restores, "draft_k", "draft_v", "draft_kv", "draft_index"),
