@@ -21,8 +21,8 @@ TIMES = {"early_forwards", "copy_ns", "copy_within_ns"}
 
 @pytest.fixture
 def tiered(cached_engine):
-    def start(setup, **variables):
-        return cached_engine(setup, **HOST_TIER, **variables)
+    def start(setup, **changes):
+        return cached_engine(setup, **HOST_TIER, **changes)
 
     return start
 
@@ -191,3 +191,29 @@ def test_what_was_said_with_drafts_comes_back(setup, tiered, same_answers):
     assert restored.host_hit >= 192
     same_answers(setup, [first, again], [answer, restored])
     assert engine.settle()["late_reserved_pages"] * setup.page_size >= 192
+
+
+@pytest.mark.parametrize("overlap", ["with overlap", "without"])
+@pytest.mark.parametrize("new_tokens", [1, 8])
+@pytest.mark.parametrize("setup", SETUPS[:2], ids=str)
+def test_what_could_not_be_read_back_is_not_answered(setup, new_tokens, overlap, tiered, same_answers):
+    """Also if the request ends with the forward that has read it. What is on the host stays, and others go on."""
+    engine = tiered(
+        setup,
+        CPKV_TEST_FAULT="fail restores",
+        # Until its request ends nobody has the pages that were not filled, so they are counted when SGLang is idle.
+        SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY="0",
+        disable_overlap_schedule=overlap == "without",
+    )
+    prompts = Prompts(63)
+    requests = [Request(prompts.tokens(400), new_tokens=new_tokens) for _ in range(3)]
+    for request in requests:
+        same_answers(setup, [request], engine.serve(request))
+        engine.settle()
+    new = Request(prompts.tokens(60), new_tokens=40)
+    unlucky, other = engine.serve(requests[0], new)
+    assert unlucky.finish == "abort"
+    same_answers(setup, [new], [other])
+    state = check_nothing_is_left(engine, setup)
+    assert state["failed_restores"] > 0
+    assert state["restored_pages"] == 0

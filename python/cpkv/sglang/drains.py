@@ -1,8 +1,10 @@
-"""Calls of SGLang's scheduler that wait for copies: flushes, and those that take device memory away.
+"""Calls of SGLang's scheduler that wait for copies: flushes, those that take device memory away, and answers.
 
-SGLang refuses them, or ends, while the cache has copies under way. In a pause nobody would hear of the end of these,
+SGLang refuses a flush, or ends, while the cache has copies under way. In a pause nobody would hear of the end of these,
 since only a scheduler that looks for work ticks. So copies are waited for before such a call, and ticks go on in a
-pause. As in `forwards`, methods are replaced in the scheduler's own process, for a cache with a host tier.
+pause. And a request may end with the forward that reads what was restored: before its answer goes out, a tick tells
+whether that was there. As in `forwards`, methods are replaced in the scheduler's own process, for a cache with a host
+tier.
 """
 
 from collections.abc import Callable
@@ -26,6 +28,7 @@ def drain_before_calls() -> None:
     )
 
     _replace(Scheduler, "process_input_requests", _process_input_requests)
+    _replace(Scheduler, "process_batch_result", _process_batch_result)
     _replace(Scheduler, "flush_cache", _flush_cache)
     _replace(SchedulerWeightUpdaterManager, "release_memory_occupation", _release_memory_occupation)
     _replace(SchedulerWeightUpdaterManager, "resume_memory_occupation", _resume_memory_occupation)
@@ -50,6 +53,16 @@ def _process_input_requests(original: Callable[..., Any], scheduler: Any, *argum
     if scheduler._engine_paused and _tier_of(scheduler) is not None:  # noqa: SLF001 - SGLang has no name for it
         scheduler.tree_cache.check_hicache_events()
     return original(scheduler, *arguments)
+
+
+def _process_batch_result(original: Callable[..., Any], scheduler: Any, batch: Any, result: Any) -> Any:  # noqa: ANN401
+    """When the forward has ended, so have the restores that it has read."""
+    tier = _tier_of(scheduler)
+    if tier is not None and batch.forward_mode.is_extend() and tier.cache.stats().restoring_pages:
+        if result.copy_done is not None:
+            result.copy_done.synchronize()  # as SGLang is about to do
+        scheduler.tree_cache.check_hicache_events()
+    return original(scheduler, batch, result)
 
 
 def _flush_cache(original: Callable[..., Any], scheduler: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401

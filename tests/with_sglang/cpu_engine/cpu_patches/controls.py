@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController
 
+from cpkv.device import RESTORE
 from cpkv.device.cpu import CpuEngine
 from cpkv.drivers import HostTier
 from cpkv.sglang.adapters import CheckpointCache
@@ -32,6 +33,7 @@ _match_prefix = PrefixCache.match_prefix
 _make = PrefixCache.__init__
 _load = HostTier.load
 _make_host = Host.__init__
+_make_engine = CpuEngine.__init__
 _copy = CpuEngine._copy
 _get_internal_state = SchedulerInternalStateController.get_internal_state
 
@@ -212,10 +214,20 @@ def hold_copies():
     CpuEngine._wait = opening(CpuEngine._wait)
 
 
+def fail_restores():
+    """Nothing of what the host has can be read back."""
+
+    def make(engine, **options):
+        _make_engine(engine, **options, fails=lambda stream, _: stream == RESTORE)
+
+    CpuEngine.__init__ = make
+
+
 FAULTS = {
     "ask for pages": ask_for_pages,
     "hook no module": hook_no_module,
     "hook nothing": hook_nothing,
+    "fail restores": fail_restores,
     "hold copies": hold_copies,
     "zero restores": zero_restores,
     "zero indexes": partial(zero_restores, "target_index"),
