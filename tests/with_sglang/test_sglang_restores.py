@@ -15,8 +15,8 @@ SETUPS = [
 ]
 DRAFTING = [setup for setup in SETUPS if setup.drafts]
 OF_RANKS = [setup._replace(ranks=2) for setup in (*SETUPS[:2], SETUPS[4])]
-TIMES = {"early_forwards", "copy_ns", "copy_within_ns"}
-"""Figures that each rank has for itself."""
+OWN_FIGURES = {"early_forwards", "copy_ns", "copy_within_ns", "metadata_bytes", "peak_metadata_bytes"}
+"""What each rank has for itself: times, and how much it has had to remember at once, which depends on them."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def tiered(cached_engine):
 
 
 def alike(state):
-    return {name: figure for name, figure in state.items() if name not in TIMES}
+    return {name: figure for name, figure in state.items() if name not in OWN_FIGURES}
 
 
 def check_nothing_is_left(engine, setup):

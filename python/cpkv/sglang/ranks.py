@@ -73,11 +73,11 @@ class Ranks:
         if self.size == 1:
             return None
         ranks, fingerprint = self.size, manager.fingerprint
+        others = set(_gathered([fingerprint], self.groups)) - {fingerprint}
+        if others:
+            message = f"the fingerprint of the cache is {fingerprint:#x}, that of another rank {min(others):#x}"
+            raise LogError(message)
         if not self.is_one_host:
-            others = set(_gathered([fingerprint], self.groups)) - {fingerprint}
-            if others:
-                message = f"the fingerprint of the cache is {fingerprint:#x}, that of another rank {min(others):#x}"
-                raise LogError(message)
             manager.attach_reduction(Minimum(self.groups))
             return None
         if self.rank == 0:
@@ -87,6 +87,8 @@ class Ranks:
         try:
             if self.rank == 0:
                 log.wait_for_all(JOIN_S)
+            # The log has lost its name before any rank goes on and may fail.
+            _gathered([None], self.groups)
             manager.attach_log(log)
         except BaseException:
             log.close()

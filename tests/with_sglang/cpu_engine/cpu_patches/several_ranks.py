@@ -11,7 +11,7 @@ from functools import wraps
 
 import torch.distributed as dist
 
-from cpkv.device import RESTORE
+from cpkv.device import BACKUP, RESTORE
 from cpkv.device.cpu import CpuEngine
 from cpkv.drivers import HostTier
 from cpkv.engine.exchange import count_collectives
@@ -69,10 +69,10 @@ def late_copies():
     change_copies(delay_s=lambda _: 0.03 * draws.random())
 
 
-def failing_copies():
-    """One copy in five fails."""
+def failing_backups():
+    """One copy to the host in five fails."""
     numbers = itertools.count()
-    change_copies(fails=lambda *_: next(numbers) % 5 == 4)
+    change_copies(fails=lambda stream, _: stream == BACKUP and next(numbers) % 5 == 4)
 
 
 def failing_restores():
@@ -119,7 +119,7 @@ def die():
 
 FAULTS = {
     "late copies on one rank": late_copies,
-    "failing copies on one rank": failing_copies,
+    "failing backups on one rank": failing_backups,
     "failing restores on one rank": failing_restores,
     "no agreement": disagree,
     "several hosts": be_on_several_hosts,
