@@ -180,13 +180,14 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         transaction = reserved.transaction if reserved is not None else None
         inserted = self.manager.insert(tokens_of(token_ids, up_to), pages, lease, transaction)
         owned.cache_protected_len = end * self.page_size
-        duplicates = inserted.duplicates
-        if len(duplicates):
+        if inserted.new_pages < len(pages):
+            # Also in place of those that come free later, since a copy still reads them.
             self.req_to_token_pool.write(
                 (owned.req_pool_idx, slice(first * self.page_size, end * self.page_size)),
                 self._pages.token_indices(lease.page_ids(first)),
             )
-            self._free(duplicates)
+        if len(inserted.duplicates):
+            self._free(inserted.duplicates)
         self._check()
 
     def _pages_of(self, row: int, first: int, end: int, reserved: Reserved | None) -> NDArray[np.int64]:
