@@ -26,10 +26,12 @@ def test_answers_that_outgrow_the_pool(setup, options, cached_engine, same_answe
     requests = [
         Request(prompts.tokens(60), new_tokens=110, starts_at=(0, 5 * place) if place else None) for place in range(4)
     ]
+    retractions = 0
     for _ in range(2):
         answers = engine.serve(*requests)
         same_answers(setup, requests, answers)
-        assert any(answer.retractions for answer in answers)
+        retractions += sum(answer.retractions for answer in answers)
+    assert retractions
     state = engine.settle()
     assert state["device_evicted_pages"] > 0
     assert state["device_evictable_pages"] == state["device_cached_pages"]
