@@ -70,6 +70,25 @@ def test_a_draft_whose_pool_is_not_known_is_refused():
         describe(latents(2), PAGE_SIZE, [FakePool()])
 
 
+class OtherKeysAndValues(MHATokenToKVPool):
+    """As those of four bits are, whose scales lie beside them."""
+
+
+def test_pools_that_keep_more_of_a_page_are_refused():
+    """What is not described would be lost, and nobody would notice."""
+    other = OtherKeysAndValues(head_num=2, head_dim=8, layer_num=2, **COMMON)
+    with pytest.raises(ConfigError, match="the KV pool is a OtherKeysAndValues of layout nhd, want one of MHA"):
+        describe(other, PAGE_SIZE)
+    scaled = keys_and_values(2)
+    scaled.k_scale_buffer = scaled.v_scale_buffer = [torch.ones(1)] * 2
+    with pytest.raises(ConfigError, match="of layout nhd with k_scale_buffer, v_scale_buffer, want one of MHA"):
+        describe(scaled, PAGE_SIZE)
+    pooled = latents(2)
+    pooled.index_kpool = 4
+    with pytest.raises(ConfigError, match="whose index has one key for 4 tokens, want one of MHA"):
+        describe(latents(2), PAGE_SIZE, [pooled])
+
+
 # --- Its layers ---
 
 

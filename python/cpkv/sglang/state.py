@@ -1,7 +1,7 @@
 """What SGLang's device pools hold of a page, layer by layer, described where it lies."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sglang.srt.mem_cache.memory_pool import DSATokenToKVPool, MHATokenToKVPool, MLATokenToKVPool
 
@@ -11,6 +11,9 @@ from cpkv.sglang.options import ALONE
 
 if TYPE_CHECKING:
     from cpkv.layout.component import Model
+
+_KNOWN: Final = (MHATokenToKVPool, MLATokenToKVPool, DSATokenToKVPool)
+_SCALES: Final = ("k_scale_buffer", "v_scale_buffer", "kv_scale_buffer")
 
 
 class State(NamedTuple):
@@ -73,17 +76,28 @@ def _joined(pools: Sequence[Any], page_size: int) -> Sequence[_Kind]:
 
 
 def _kinds(pool: Any, page_size: int) -> Iterator[_Kind]:  # noqa: ANN401 - SGLang's
-    if isinstance(pool, MLATokenToKVPool):
-        yield _Kind("kv", pool.kv_buffer, page_size)
-        if isinstance(pool, DSATokenToKVPool):
-            if pool.page_size != page_size:
-                message = f"--page-size is {page_size}, want {pool.page_size} as the indexer's pages have"
-                raise ConfigError(message)
-            yield _Kind("index", pool.index_k_with_scale_buffer, 1)
-    elif isinstance(pool, MHATokenToKVPool) and getattr(pool, "kv_cache_layout", "nhd") == "nhd":
+    layout = getattr(pool, "kv_cache_layout", "nhd" if type(pool) in _KNOWN else "unknown")
+    scales = [name for name in _SCALES if getattr(pool, name, None) is not None]
+    pooling = getattr(pool, "index_kpool", 1)
+    # Other kinds are made from these, and keep more of a page than these do.
+    if type(pool) not in _KNOWN or layout != "nhd" or scales or pooling != 1:
+        kind = f"{type(pool).__name__} of layout {layout}"
+        if scales:
+            kind += f" with {', '.join(scales)}"
+        if pooling != 1:
+            kind += f" whose index has one key for {pooling} tokens"
+        message = (
+            f"--enable-hierarchical-cache: the KV pool is a {kind}, want one of MHA (nhd), MLA or DSA without scales "
+            f"beside it and with a key for each token; {ALONE}"
+        )
+        raise ConfigError(message)
+    if isinstance(pool, MHATokenToKVPool):
         yield _Kind("k", pool.k_buffer, page_size)
         yield _Kind("v", pool.v_buffer, page_size)
-    else:
-        kind = f"{type(pool).__name__} of layout {getattr(pool, 'kv_cache_layout', 'unknown')}"
-        message = f"--enable-hierarchical-cache: the KV pool is a {kind}, want one of MHA (nhd), MLA or DSA; {ALONE}"
-        raise ConfigError(message)
+        return
+    yield _Kind("kv", pool.kv_buffer, page_size)
+    if isinstance(pool, DSATokenToKVPool):
+        if pool.page_size != page_size:
+            message = f"--page-size is {page_size}, want {pool.page_size} as the indexer's pages have"
+            raise ConfigError(message)
+        yield _Kind("index", pool.index_k_with_scale_buffer, 1)
