@@ -64,8 +64,8 @@ def test_a_pause_with_a_flush(setup, mode, held_engine, gate, uncached_answers, 
     """Requests that are put back begin anew after it, those that stay where they are forbid the flush."""
     engine, prompts = held_engine(setup), Prompts(82)
     requests = [Request(prompts.tokens(200), new_tokens=40) for _ in range(2)]
-    answers, [_, flushed, state, _] = engine.serve_and_call(
-        *requests, at=(1, 3), calls=[("pause", (mode,)), ("flush", ()), ("state", ()), ("go_on", ())]
+    answers, [_, flushed, [state], _] = engine.serve_and_call(
+        *requests, at=(1, 3), calls=[("pause", (mode,)), ("flush", ()), ("states", ()), ("go_on", ())]
     )
     assert flushed == (mode != "in_place")
     if flushed:

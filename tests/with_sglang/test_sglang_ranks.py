@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from alike import state_of_all
 from engines import EngineDiedError
 from prompts import Prompts
 from served import Request
@@ -33,17 +34,6 @@ def tiered(cached_engine):
     return start
 
 
-def alike(engine):
-    """The figures of the first rank, once it was seen that the others have the same."""
-    first, *others = engine.states()
-    for figures in (first, *others):
-        # These are of each rank's own copies, and of what it has to remember of them.
-        for name in ("failed_submissions", "metadata_bytes", "peak_metadata_bytes"):
-            del figures[name]
-    assert others == [first] * (SETUP.ranks - 1)
-    return first
-
-
 def converse(engine, same_answers, *, seed, turns=4):
     """Conversations that the device does not hold; what finished is right, and ranks are alike while copies are late.
 
@@ -56,7 +46,7 @@ def converse(engine, same_answers, *, seed, turns=4):
     for _ in range(turns):
         requests = [Request(history + prompts.tokens(30)) for history in said.values()]
         answers = engine.serve(*requests)
-        alike(engine)
+        state_of_all(engine, SETUP.ranks)
         whole = [place for place, answer in enumerate(answers) if answer.finish == "length"]
         same_answers(SETUP, [requests[place] for place in whole], [answers[place] for place in whole])
         said = {who: one.prompt + two.tokens for who, one, two in zip(said, requests, answers, strict=True)}
@@ -66,7 +56,7 @@ def converse(engine, same_answers, *, seed, turns=4):
 
 def check_nothing_is_left(engine):
     engine.settle()
-    state = alike(engine)
+    state = state_of_all(engine, SETUP.ranks)
     cached = state["device_cached_pages"]
     assert state["device_evictable_pages"] == cached
     assert state["available_tokens"] + cached * SETUP.page_size == SETUP.pool_tokens
@@ -120,7 +110,7 @@ def test_requests_that_are_aborted_while_copies_are_late_on_one_rank(tiered, sam
     kept = [place for place, request in enumerate(requests) if request.aborted_at is None]
     for _ in range(2):
         answers = engine.serve(*requests)
-        alike(engine)
+        state_of_all(engine, SETUP.ranks)
         same_answers(SETUP, [requests[place] for place in kept], [answers[place] for place in kept])
     assert any(answer.finish == "abort" for answer in answers)
     assert any(answer.host_hit for answer in answers)

@@ -1,6 +1,7 @@
 """SGLang's engine with a host tier: what the device has evicted comes back, and the tokens stay the same."""
 
 import pytest
+from alike import state_of_all
 from prompts import Prompts
 from served import Request
 from setups import HOST_TIER, Setup
@@ -15,8 +16,6 @@ SETUPS = [
 ]
 DRAFTING = [setup for setup in SETUPS if setup.drafts]
 OF_RANKS = [setup._replace(ranks=2) for setup in (*SETUPS[:2], SETUPS[4])]
-OWN_FIGURES = {"early_forwards", "copy_ns", "copy_within_ns", "metadata_bytes", "peak_metadata_bytes"}
-"""What each rank has for itself: times, and how much it has had to remember at once, which depends on them."""
 
 
 @pytest.fixture
@@ -27,16 +26,10 @@ def tiered(cached_engine):
     return start
 
 
-def alike(state):
-    return {name: figure for name, figure in state.items() if name not in OWN_FIGURES}
-
-
 def check_nothing_is_left(engine, setup):
     """Every page and slot is free or in the cache, no copy is under way. And all ranks have the same."""
     engine.settle()
-    state, *others = engine.states()
-    assert all(alike(other) == alike(state) for other in others)
-    assert len(others) == setup.ranks - 1
+    state = state_of_all(engine, setup.ranks)
     assert state["sent_by_the_cache"] == 0
     cached = state["device_cached_pages"]
     assert state["device_evictable_pages"] == cached
