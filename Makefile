@@ -86,6 +86,10 @@ build: $(VENV)/.built ## Build the extension in release mode and install cpkv in
 demo: build ## Serve a small model on four ranks, cold, hot, restored and aborted, and compare (installs torch)
 	@PYTHON="$(PYTHON)" tools/demo.sh
 
+.PHONY: sglang-demo
+sglang-demo: $(TORCH_VENV)/.cpkv-installed ## Serve a tiny model by SGLang on the CPU and see host hits (installs torch and SGLang)
+	@$(TORCH_VENV)/bin/python tests/with_sglang/demo.py
+
 .PHONY: replay
 replay: build ## Replay a made-up conversation workload on one tier, then on two
 	@$(BIN)/cpkv replay --requests 5000 --device-pages 1000
