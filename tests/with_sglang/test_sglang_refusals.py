@@ -1,14 +1,21 @@
 """An engine whose options do not go together with cpkv does not start, and says why."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from engines import EngineDiedError
 from setups import Setup
+from sglang.srt.mem_cache.memory_pool import DSATokenToKVPool, MHATokenToKVPool
+from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from sglang.version import __version__ as sglang_version
 
 from cpkv import ConfigError
+from cpkv.sglang.factory import build
 from cpkv.sglang.options import check_options
+from cpkv.sglang.state import describe
 
 
 def context(**given):
@@ -56,7 +63,7 @@ REFUSED = {
 
 def lines_of(refusal):
     head, *lines = str(refusal.value).splitlines()
-    assert head == "--radix-cache-backend cpkv does not go together with"
+    assert head == f"--radix-cache-backend cpkv in SGLang {sglang_version} does not go together with"
     return lines
 
 
@@ -74,6 +81,50 @@ def test_all_options_are_named_at_once():
     with pytest.raises(ConfigError) as refusal:
         check_options(context(**given))
     assert sorted(line.split(": ")[0].strip() for line in lines_of(refusal)) == sorted(REFUSED)
+
+
+def test_the_page_names_every_option():
+    page = (Path(__file__).parents[2] / "docs/sglang.md").read_text(encoding="utf-8")
+    for named in REFUSED:
+        words = [word for word in named.split() if word.startswith("--")]
+        assert all(f"`{word}" in page for word in words), named
+
+
+@pytest.mark.parametrize("version", ["0.5.16", "0.5.24", "0.6.0rc1", "unknown"])
+def test_a_version_that_is_not_known(version, monkeypatch):
+    monkeypatch.setattr("cpkv.sglang.factory.sglang_version", version)
+    with pytest.raises(ConfigError, match=rf"^SGLang is {version}, want 0\.5\.17 to 0\.5\.23: install one of these"):
+        build(context())
+
+
+@pytest.mark.parametrize("version", ["0.5.18", "0.5.19", "0.5.20", "0.5.21"])
+def test_a_version_without_a_host_tier(version, monkeypatch):
+    monkeypatch.setattr("cpkv.sglang.factory.sglang_version", version)
+    with pytest.raises(
+        ConfigError, match=rf"^--enable-hierarchical-cache: SGLang is {version}, want one of .* leave it out"
+    ):
+        build(context(enable_hierarchical_cache=True))
+
+
+POOL = {"size": 128, "page_size": 64, "layer_num": 1, "device": "cpu", "enable_memory_saver": False}
+
+
+def test_a_page_size_that_the_indexer_does_not_have():
+    with get_parallel().override(attn_dcp_size=1):  # which it asks for
+        pool = DSATokenToKVPool(
+            dtype=torch.float32, kv_lora_rank=512, qk_rope_head_dim=64, index_head_dim=128, kv_cache_dim=576, **POOL
+        )
+    describe(pool, 64)
+    with pytest.raises(ConfigError, match=r"^--page-size is 32, want 64 as the indexer's pages have"):
+        describe(pool, 32)
+
+
+def test_keys_and_values_in_another_layout():
+    pool = MHATokenToKVPool(dtype=torch.float32, head_num=2, head_dim=8, **POOL)
+    describe(pool, 64)
+    pool.kv_cache_layout = "hnd"
+    with pytest.raises(ConfigError, match=r"MHATokenToKVPool of layout hnd, want one of MHA \(nhd\), MLA or DSA"):
+        describe(pool, 64)
 
 
 @pytest.mark.parametrize("algorithm", ["DFLASH", "UNO", "DSPARK", "FROZEN_KV_MTP", "STANDALONE"])
@@ -132,7 +183,7 @@ def test_the_engine_does_not_start_and_logs_the_message(models, template):
     with pytest.raises(EngineDiedError) as died:
         template.start(options)
     assert died.value.exit_code != 0
-    at = died.value.log.index("cpkv.ConfigError: --radix-cache-backend cpkv does not go together with")
+    at = died.value.log.index("cpkv.ConfigError: --radix-cache-backend cpkv in SGLang")
     message = died.value.log[at:].splitlines()[1:3]
     assert [line.split(":")[0] for line in message] == [
         "  --schedule-policy dfs-weight",

@@ -53,12 +53,12 @@ def check_options(context: "TreeCacheBuildContext") -> None:
     """Refuse what does not go together.
 
     Raises:
-        ConfigError: With every option, its value and what to use instead.
+        ConfigError: With SGLang's version, and every option, its value and what to use instead.
     """
     conflicts = list(_conflicts(context))
     if conflicts:
         lines = "".join(f"\n  {conflict}" for conflict in conflicts)
-        message = f"--radix-cache-backend cpkv does not go together with{lines}"
+        message = f"--radix-cache-backend cpkv in SGLang {sglang_version} does not go together with{lines}"
         raise ConfigError(message)
 
 
