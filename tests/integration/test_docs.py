@@ -72,6 +72,20 @@ def test_links_between_documents_lead_somewhere():
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
+def anchors_of(document):
+    """What headings are called in links: lower case, no punctuation, `-` for each space."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_into_documents_lead_to_headings():
+    for document in DOCUMENTS:
+        for target, anchor in re.findall(r"\]\(([\w/.-]+\.md|)#([^)]+)\)", document.read_text(encoding="utf-8")):
+            there = document.parent / target if target else document
+            assert anchor in anchors_of(there), f"{document.name}: {target}#{anchor}"
+
+
 def test_the_places_where_an_engine_calls_cpkv_are_where_the_document_says():
     document = ROOT / "docs/engine-authors.md"
     links = re.findall(r"\]\(\.\./(python/cpkv/engine/\w+\.py)#L(\d+)\)", document.read_text(encoding="utf-8"))
