@@ -522,6 +522,25 @@ def test_a_plan_that_cannot_be_made_in_mid_forward_leaves_the_forward_as_it_was(
     given_up[1].release()
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_plan_that_cannot_be_made_for_what_is_told_late_is_told_as_it_is(world, ends):
+    request = world.start(prompt(100, 2))
+    reserving = Reserving(request)
+    world.tier.begin_forward(reserving)
+    world.compute(request)
+    refuse_a_plan(world, cpkv.PageError("no plan"))
+    if ends:
+        reserving.is_known = True
+        with pytest.raises(cpkv.PageError, match="no plan"):
+            world.tier.end_forward()
+    else:
+        world.tier.end_forward()
+        with pytest.raises(cpkv.PageError, match="no plan"):
+            world.tier.forward_reserved([request[3]])
+    world.insert(request)
+    assert [identity for identity, _ in world.settle().rolled_back] == [request[3].id]
+
+
 def test_a_forward_that_cannot_begin_is_not_under_way(world):
     request = world.start(prompt(100, 2))
     refuse_a_plan(world, cpkv.PageError("no plan"))

@@ -372,8 +372,8 @@ class _Forward:
         self.all: list[Transaction] = []
         self.alive: list[Transaction] = []
         self.plan: CopyPlan | None = None
-        self.failed: OnFailure
-        """Tells those that are copied."""
+        self.failed: OnFailure = lambda _: None
+        """Tells those that are copied: nobody yet."""
         self.done = [False] * layers
         """Which layers were submitted, or marked, since they have begun."""
         self.copied: set[int] = set()
