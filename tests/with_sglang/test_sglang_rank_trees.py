@@ -16,7 +16,7 @@ from test_sglang_requests import Work
 
 from cpkv.device import RESTORE
 from cpkv.device.cpu import CpuEngine
-from cpkv.errors import RestoreError
+from cpkv.errors import CopyError, RestoreError
 from cpkv.sglang.cache import CHECK_INTEGRITY
 from cpkv.sglang.ranks import ONE, SHARED_MEMORY, Ranks
 
@@ -138,6 +138,60 @@ def test_trees_are_the_same_when_copies_fail(seed, ranks):
 def test_trees_part_without_agreement():
     (first, _), (other, _) = work(2, seed=1, agree=False)
     assert first.past != other.past
+
+
+LATE_S = 0.05
+TOKENS = array("q", range(90))
+
+
+def served(scheduler):
+    request = Request(0, TOKENS)
+    scheduler.start(request)
+    scheduler.extend(request, len(TOKENS))
+    scheduler.finish(request)
+
+
+def on_two_ranks(make_copies, do):
+    """Do the same on each of them, and return what each says."""
+    nonce = secrets.randbits(64)
+
+    def run(rank):
+        met = Ranks(rank=rank, size=2, nonce=nonce)
+        scheduler = RankScheduler(context(pages=100, page_size=4), make_copies(rank), slots=400, ranks=met)
+        try:
+            return do(scheduler)
+        finally:
+            scheduler.cache.release_host_resources()
+
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(run, range(2)))
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_copies_of_all_ranks_are_waited_for(late):
+    """Else a flush is refused, and the memory of the pools is not given up, which ends an engine."""
+
+    def drain(scheduler):
+        served(scheduler)
+        scheduler.cache.drain()
+        return len(scheduler.cache.ongoing_write_through), scheduler.host.tier.cache.stats().host_cached_slots
+
+    assert on_two_ranks(lambda rank: CpuEngine(delay_s=LATE_S * (rank == late)), drain) == [(0, 22)] * 2
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_stream_that_has_failed_on_one_rank_is_given_up_by_all_at_the_same_step(broken):
+    class Broken(CpuEngine):
+        def synchronize(self):
+            raise CopyError("the stream has failed")
+
+    def drain(scheduler):
+        served(scheduler)
+        scheduler.cache.drain()
+        return scheduler.host._step, scheduler.cache.manager.digest()
+
+    first, other = on_two_ranks(lambda rank: (Broken if rank == broken else CpuEngine)(delay_s=LATE_S), drain)
+    assert first == other
 
 
 def test_a_rank_that_publishes_nothing_keeps_no_events():

@@ -8,7 +8,7 @@ of a batch go in one call, so that the first layer of all of them comes first.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,6 +26,8 @@ _logger: Final = logging.getLogger("cpkv.sglang")
 
 SILENT_TICKS: Final = 2
 """So many ticks without news have none to come: ranks hear at one tick what was told at the one before."""
+LOG_ENTRIES: Final = 64
+"""But the first rank of a commit log does not wait for what the others tell until it is so many ticks ahead."""
 
 
 class Completed(NamedTuple):
@@ -113,6 +115,7 @@ class Host:
         self._keeps_clean = keeps_clean
         self._drops_events = drops_events
         self._log = log
+        self._silent_ticks = SILENT_TICKS if log is None else LOG_ENTRIES + SILENT_TICKS + 1
         self._step = 0
         self._loads: list[Transaction] = []
         """Restores of requests that the next batch has."""
@@ -233,14 +236,15 @@ class Host:
         return report
 
     def drain(self) -> Iterator[TickReport]:
-        """Wait for copies and tick, as long as something comes of it. A stream that has failed is not waited for."""
+        """Wait for copies and tick, as long as something comes of it: so many times on all ranks.
+
+        A stream that has failed is not waited for.
+        """
         self.catch_up()
         silent = 0
-        while self._manager.has_work() and silent < SILENT_TICKS:
-            try:
+        while self._manager.has_work() and silent < self._silent_ticks:
+            with suppress(CopyError):  # the engine has logged it, and its copies may never end
                 self.tier.engine.synchronize()
-            except CopyError:  # the engine has logged it, and its copies may never end
-                return
             report = self.tick()
             if report is not None:
                 silent = 0 if _has_news(report) else silent + 1
