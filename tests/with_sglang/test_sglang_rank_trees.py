@@ -8,9 +8,12 @@ import secrets
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scheduling import Request, TieredScheduler, context
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_context
 from test_sglang_requests import Work
 
@@ -18,6 +21,7 @@ from cpkv.device import RESTORE
 from cpkv.device.cpu import CpuEngine
 from cpkv.errors import CopyError, RestoreError
 from cpkv.sglang.cache import CHECK_INTEGRITY
+from cpkv.sglang.drains import _process_batch_result
 from cpkv.sglang.ranks import ONE, SHARED_MEMORY, Ranks
 
 pytestmark = pytest.mark.timeout(120)
@@ -192,6 +196,35 @@ def test_a_stream_that_has_failed_on_one_rank_is_given_up_by_all_at_the_same_ste
 
     first, other = on_two_ranks(lambda rank: (Broken if rank == broken else CpuEngine)(delay_s=LATE_S), drain)
     assert first == other
+
+
+@pytest.mark.parametrize("unlucky", [0, 1])
+def test_what_one_rank_could_not_read_back_is_not_answered_by_any(unlucky):
+    """Also if the request ends with the forward that has read it."""
+
+    def copies(rank):
+        fails = lambda stream, _: rank == unlucky and stream == RESTORE  # noqa: E731
+        return CpuEngine(delay_s=LATE_S * (rank == unlucky), fails=fails)
+
+    def read_back(scheduler):
+        served(scheduler)
+        scheduler.cache.drain()
+        scheduler.cache.evict(EvictParams(num_tokens=400))
+        scheduler.scribble()
+        request = Request(1, TOKENS)
+        scheduler.start(request)
+        assert scheduler.restored == 88
+        scheduler.extend(request, len(TOKENS))
+        batch = SimpleNamespace(reqs=[request], forward_mode=ForwardMode.EXTEND)
+        result = SimpleNamespace(copy_done=None)
+        served_by = SimpleNamespace(tree_cache=scheduler.cache)
+        reason = _process_batch_result(lambda *_: request.to_finish, served_by, batch, result)
+        scheduler.abort(request)
+        return reason is not None, scheduler.host._step
+
+    (is_aborted, steps), other = on_two_ranks(copies, read_back)
+    assert is_aborted
+    assert other == (is_aborted, steps)
 
 
 def test_a_rank_that_publishes_nothing_keeps_no_events():

@@ -346,6 +346,15 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
             for report in self.host.drain():
                 self._take_in(report)
 
+    def hear_of_restores(self, batch: Any) -> None:  # noqa: ANN401 - SGLang's
+        """Let a batch whose forward has ended know whether what it has read was there."""
+        if self.host is not None and self.manager.stats().restoring_pages:
+            nodes = [request.last_node for request in batch.reqs]
+            leases = [node.lease for node in nodes if isinstance(node, Prefix) and node.is_locked]
+            restores = [restore for lease in leases if not lease.lost for restore in lease.restores()]
+            for report in self.host.hear(restores):
+                self._take_in(report)
+
     def _take_in(self, report: TickReport) -> None:
         self._owed_pages = 0
         if len(report.freed_pages):

@@ -61,7 +61,7 @@ def _process_batch_result(original: Callable[..., Any], scheduler: Any, batch: A
     if tier is not None and batch.forward_mode.is_extend() and tier.cache.stats().restoring_pages:
         if result.copy_done is not None:
             result.copy_done.synchronize()  # as SGLang is about to do
-        scheduler.tree_cache.check_hicache_events()
+        scheduler.tree_cache.hear_of_restores(batch)
     return original(scheduler, batch, result)
 
 

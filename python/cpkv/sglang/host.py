@@ -250,6 +250,15 @@ class Host:
                 silent = 0 if _has_news(report) else silent + 1
                 yield report
 
+    def hear(self, restores: Sequence[Transaction]) -> Iterator[TickReport]:
+        """Tick until all ranks know what has come of restores that have ended, or will never know."""
+        for _ in range(self._silent_ticks):
+            if not any(restore.status == "pending" for restore in restores):
+                return
+            report = self.tick()
+            if report is not None:
+                yield report
+
     def close(self) -> None:
         """Take the hooks off, wait for copies, and give the memory back. Idempotent."""
         self._awaited = None
