@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 from scheduling import Request, TieredScheduler, context
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
+from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.runtime_context import get_context
 from test_sglang_requests import Work
 
@@ -61,6 +62,40 @@ def test_every_layer_reads_what_was_computed_for_its_tokens(page_size, is_eagle,
     assert not counts.all_layer_forwards
     assert stats.host_reserved_slots == stats.host_draining_slots == stats.open_operations == 0
     scheduler.cache.release_host_resources()
+
+
+@pytest.mark.parametrize("read", ["match_prefix", "evictable_size", "protected_size"])
+def test_what_is_found_and_counted_is_the_same_whenever_pages_are_told(read, monkeypatch):
+    """A scheduler decides by it, and several of them have to decide the same."""
+
+    def served(scheduler, first, tokens):
+        request = Request(first, array("q", range(first, first + tokens)))
+        scheduler.start(request)
+        scheduler.extend(request, tokens)
+        scheduler.finish(request)
+        scheduler.cache.drain()
+
+    def found(is_told):
+        monkeypatch.setattr(AskedPages, "are_there", lambda _: is_told)
+        scheduler = TieredScheduler(context(pages=200, page_size=4), CpuEngine(), slots=50)
+        served(scheduler, 1000, 100)
+        scheduler.cache.evict(EvictParams(num_tokens=800))
+        scheduler.scribble()
+        request = Request(0, array("q", range(120)))
+        scheduler.start(request)
+        served(scheduler, 0, 80)
+        # Slots are taken from what is on the host only, and the pages of the other request are held.
+        scheduler.extend(request, 120)
+        if read == "match_prefix":
+            key = RadixKey(array("q", range(1000, 1100)), None)
+            figure = scheduler.cache.match_prefix(MatchPrefixParams(key=key)).host_hit_length
+        else:
+            figure = getattr(scheduler.cache, read)()
+        scheduler.finish(request)
+        scheduler.cache.release_host_resources()
+        return figure
+
+    assert found(is_told=False) == found(is_told=True)
 
 
 def drained(scheduler):

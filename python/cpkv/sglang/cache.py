@@ -103,6 +103,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """Find the longest cached prefix. Changes nothing and holds nothing."""
+        self._catch_up()
         key = params.key
         namespace = namespace_of_key(key)
         hit = self.manager.match(tokens_of_key(key), namespace=namespace)
@@ -241,10 +242,12 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
 
     def evictable_size(self) -> int:
         """Return the tokens that could be evicted now."""
+        self._catch_up()
         return self.manager.evictable_pages(_LANE) * self.page_size
 
     def protected_size(self) -> int:
         """Return the tokens that the cache holds and may not evict now."""
+        self._catch_up()
         stats = self.manager.stats()
         pages = _held_pages(stats) + self._owed_pages - stats.device_evictable_pages
         return pages * self.page_size
@@ -428,7 +431,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         return found, spans
 
     def _catch_up(self) -> None:
-        """What the last forward was to reserve comes before any other change."""
+        """What the last forward was to reserve comes before any other change, and before what ranks decide by."""
         if self.host is not None:
             self.host.catch_up()
 
