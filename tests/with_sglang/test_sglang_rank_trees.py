@@ -22,6 +22,7 @@ from cpkv.device.cpu import CpuEngine
 from cpkv.errors import CopyError, RestoreError
 from cpkv.sglang.cache import CHECK_INTEGRITY
 from cpkv.sglang.drains import _process_batch_result
+from cpkv.sglang.pages import AskedPages
 from cpkv.sglang.ranks import ONE, SHARED_MEMORY, Ranks
 
 pytestmark = pytest.mark.timeout(120)
@@ -67,6 +68,7 @@ class RankWork(Work):
         for request in list(self.scheduler.running):
             if request.to_finish is not None:
                 self.scheduler.abort(request)
+        self.scheduler.host.catch_up()
         free = self.scheduler.allocator.get_all_free_pages().tolist()
         self.past.append((self.scheduler.cache.manager.digest(), free))
 
@@ -137,6 +139,16 @@ def test_trees_are_the_same_when_copies_fail(seed, ranks):
     assert figures["committed_pages"] > 0
     assert figures["rolled_back_operations"] > 0
     assert figures["failed_restores"] > 0
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_trees_are_the_same_whenever_pages_are_told(failing, monkeypatch):
+    """At a layer's end on one rank, after the forward on another one."""
+    draws = random.Random(1)
+    monkeypatch.setattr(AskedPages, "are_there", lambda _: draws.random() < 0.3)
+    figures = check_they_are_alike(work(2, seed=1, failing=failing))
+    assert figures["committed_pages"] > 0
+    assert figures["restored_pages"] > 0
 
 
 def test_trees_part_without_agreement():
