@@ -109,7 +109,7 @@ class HostTier:
             transactions: What `CacheManager.reserve` has returned for its requests.
 
         Raises:
-            UsageError: No forward waits for that, or the tier is paused.
+            UsageError: No forward waits for that.
 
         Whatever is raised but that no forward waits, the transactions have failed.
         """
