@@ -39,8 +39,9 @@ def pages_come_late(monkeypatch, seed):
     monkeypatch.setattr(AskedPages, "are_there", lambda _: draws.random() < 0.3)
 
 
-@pytest.mark.parametrize("comes", ["at once", "late"])
-@pytest.mark.parametrize("write", ["through", "selective", "back"])
+@pytest.mark.parametrize(
+    ("write", "comes"), [("through", "at once"), ("through", "late"), ("selective", "at once"), ("back", "late")]
+)
 @pytest.mark.parametrize("is_eagle", [False, True])
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 def test_every_layer_reads_what_was_computed_for_its_tokens(page_size, is_eagle, write, comes, monkeypatch):

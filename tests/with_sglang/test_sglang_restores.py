@@ -84,7 +84,7 @@ def test_the_bytes_of_a_draft_and_of_its_index_are_compared(tiered):
     assert state["wrong_target_kv"] == state["wrong_target_index"] == 0
 
 
-@pytest.mark.parametrize("setup", SETUPS, ids=str)
+@pytest.mark.parametrize("setup", [SETUPS[1], *SETUPS[4:]], ids=str)
 def test_forwards_without_modules_are_copied_where_attention_begins(setup, tiered, same_answers):
     """SGLang's prefill graphs on a GPU call no module: only attention, between the pieces of a graph."""
     engine = tiered(setup, CPKV_TEST_FAULT="hook no module")
@@ -102,7 +102,7 @@ def test_forwards_of_one_graph_are_copied_at_their_end_and_it_is_told(setup, tie
     assert "were not submitted by hooks and go to the host all at once: graph replay" in engine.log.read_text()
 
 
-@pytest.mark.parametrize("setup", SETUPS, ids=str)
+@pytest.mark.parametrize("setup", [SETUPS[1], *SETUPS[4:]], ids=str)
 def test_copies_begin_before_the_last_layer_ends(setup, tiered, tell):
     """On the timeline of 100 forwards, not only in the order of the submissions."""
     engine, prompts = tiered(setup), Prompts(63)
