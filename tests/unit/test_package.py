@@ -22,7 +22,7 @@ ALLOWED = {
     "drivers": {"_core", "errors", "types", "layout", "device", "host"},
     "host": {"errors", "types"},
     "cp": {"errors", "types"},
-    "doctor": {"_core", "errors", "types", "host", "device"},
+    "doctor": {"_core", "errors", "types", "host", "device", "sglang"},
     "replay": {"_core", "errors", "types"},
     "kernels": {"errors", "types", "layout"},
     "engine": {"_core", "errors", "types", "layout", "device", "drivers", "cp"},
