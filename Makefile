@@ -117,6 +117,10 @@ test-torch: build $(TORCH_VENV)/.installed ## Run the tests of what needs torch:
 
 .PHONY: test-sglang
 test-sglang: $(TORCH_VENV)/.cpkv-installed ## Run the tests of cpkv in SGLang: its engine, on the CPU
+	$(TORCH_VENV)/bin/python -m pytest -m "not slow" tests/with_sglang
+
+.PHONY: test-sglang-all
+test-sglang-all: $(TORCH_VENV)/.cpkv-installed ## Also those that are like others, with other page sizes and ranks
 	$(TORCH_VENV)/bin/python -m pytest tests/with_sglang
 
 .PHONY: loom

@@ -18,6 +18,34 @@ with warnings.catch_warnings():
 SECONDS = 300
 """For one test, which may be the first to start engines."""
 
+LIKE_OTHERS = {
+    "test_sglang_tokens.py": [
+        "[llama, pages of 16, 2 ranks]",
+        "[mla, pages of 64, 2 ranks]",
+        "[llama with drafts, pages of 1]",
+        "test_more_than_the_pool_holds_at_once[dsa_nextn",
+        "test_a_long_prompt_is_kept_chunk_by_chunk[dsa_nextn",
+        "test_a_request_finds_what_a_running_one_has_computed[dsa_nextn",
+    ],
+    "test_sglang_aborts.py": ["[mla, pages of 16, 2 ranks]", "[llama, pages of 1]"],
+    "test_sglang_retraction.py": [
+        "[device-",
+        "[host-llama, pages of 1]",
+        "[host-llama with drafts, pages of 1]",
+        "test_every_third_step_in_an_engine_that_spawns",
+    ],
+    "test_sglang_requests.py": ["hits_are_those_of_sglang[1-"],
+    "test_sglang_restores.py": [
+        "[llama, pages of 16, 2 ranks",
+        "[mla, pages of 64, 2 ranks",
+        "[llama with drafts, pages of 16",
+        "test_copies_begin_before_the_last_layer_ends[dsa_nextn",
+    ],
+    "test_sglang_host_tier.py": ["[16-"],
+    "test_sglang_pauses.py": ["llama, pages of 16]"],
+}
+"""By file, parts of the names of tests that take long and are like others: they are left to `make test-sglang-all`."""
+
 
 def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
@@ -25,6 +53,8 @@ def pytest_collection_modifyitems(items):
         if here in item.path.parents:
             item.add_marker(pytest.mark.sglang)
             item.add_marker(pytest.mark.timeout(SECONDS))
+            if any(part in item.name for part in LIKE_OTHERS.get(item.path.name, ())):
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
