@@ -5,26 +5,20 @@ UnifiedRadixCache"), in 0.5.17 for every draft. It is replaced in the scheduler'
 for a cache with a host tier, which copies the draft's state with the target's.
 """
 
-from functools import wraps
+from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.mem_cache import kv_cache_builder
 
 from cpkv.sglang.cache import PrefixCache
-
-_MARK = "_cpkv_copies"
+from cpkv.sglang.replacing import replace
 
 
 def copy_drafts() -> None:
     """Let SGLang's builder leave the draft to a cache of cpkv. Idempotent."""
-    original = kv_cache_builder.maybe_register_hicache_draft
-    if hasattr(original, _MARK):
-        return
+    replace(kv_cache_builder, "maybe_register_hicache_draft", _register_draft)
 
-    @wraps(original)
-    def register(*, tree_cache: Any, **named: Any) -> None:  # noqa: ANN401 - SGLang's
-        if not isinstance(tree_cache, PrefixCache):
-            original(tree_cache=tree_cache, **named)
 
-    setattr(register, _MARK, True)
-    kv_cache_builder.maybe_register_hicache_draft = register
+def _register_draft(original: Callable[..., Any], *, tree_cache: Any, **named: Any) -> None:  # noqa: ANN401 - SGLang's
+    if not isinstance(tree_cache, PrefixCache):
+        original(tree_cache=tree_cache, **named)

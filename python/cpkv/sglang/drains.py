@@ -8,15 +8,13 @@ tier.
 """
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from sglang.srt.constants import GPU_MEMORY_TYPE_KV_CACHE
 
 from cpkv.drivers import HostTier
 from cpkv.sglang.cache import PrefixCache
-
-_MARK = "_cpkv_drains"
+from cpkv.sglang.replacing import replace
 
 
 def drain_before_calls() -> None:
@@ -27,25 +25,11 @@ def drain_before_calls() -> None:
         SchedulerWeightUpdaterManager,
     )
 
-    _replace(Scheduler, "process_input_requests", _process_input_requests)
-    _replace(Scheduler, "process_batch_result", _process_batch_result)
-    _replace(Scheduler, "flush_cache", _flush_cache)
-    _replace(SchedulerWeightUpdaterManager, "release_memory_occupation", _release_memory_occupation)
-    _replace(SchedulerWeightUpdaterManager, "resume_memory_occupation", _resume_memory_occupation)
-
-
-def _replace(owner: type, name: str, call: Callable[..., Any]) -> None:
-    """Let `call` get what a method gets, behind the method that was there."""
-    original = getattr(owner, name)
-    if hasattr(original, _MARK):
-        return
-
-    @wraps(original)
-    def replaced(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - SGLang's
-        return call(original, *arguments, **named)
-
-    setattr(replaced, _MARK, True)
-    setattr(owner, name, replaced)
+    replace(Scheduler, "process_input_requests", _process_input_requests)
+    replace(Scheduler, "process_batch_result", _process_batch_result)
+    replace(Scheduler, "flush_cache", _flush_cache)
+    replace(SchedulerWeightUpdaterManager, "release_memory_occupation", _release_memory_occupation)
+    replace(SchedulerWeightUpdaterManager, "resume_memory_occupation", _resume_memory_occupation)
 
 
 def _process_input_requests(original: Callable[..., Any], scheduler: Any, *arguments: Any) -> Any:  # noqa: ANN401

@@ -4,30 +4,24 @@
 by the factory and only for a cache with a host tier, so that nothing of SGLang is touched where it is not used.
 """
 
-from functools import wraps
+from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.managers.scheduler import Scheduler
 
 from cpkv.sglang.cache import PrefixCache
-
-_MARK = "_cpkv_copies"
+from cpkv.sglang.replacing import replace
 
 
 def copy_forwards() -> None:
     """Let `Scheduler.run_batch` tell the cache of forwards that compute prompts. Idempotent."""
-    original = Scheduler.run_batch
-    if hasattr(original, _MARK):
-        return
+    replace(Scheduler, "run_batch", _run_batch)
 
-    @wraps(original)
-    def run_batch(self: Any, batch: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - SGLang's
-        cache = self.tree_cache
-        has_tier = isinstance(cache, PrefixCache) and cache.host is not None
-        if not has_tier or not batch.forward_mode.is_extend_without_speculative():
-            return original(self, batch, *arguments, **named)
-        with cache.forward(batch):
-            return original(self, batch, *arguments, **named)
 
-    setattr(run_batch, _MARK, True)
-    Scheduler.run_batch = run_batch
+def _run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+    cache = scheduler.tree_cache
+    has_tier = isinstance(cache, PrefixCache) and cache.host is not None
+    if not has_tier or not batch.forward_mode.is_extend_without_speculative():
+        return original(scheduler, batch, *arguments, **named)
+    with cache.forward(batch):
+        return original(scheduler, batch, *arguments, **named)
