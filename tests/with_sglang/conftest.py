@@ -13,7 +13,7 @@ from tiny_models import write_models
 with warnings.catch_warnings():
     # Once, and before tests look: SGLang warns of what a machine without a GPU does not have.
     warnings.simplefilter("ignore")
-    importlib.import_module("sglang.srt.managers.schedule_batch")
+    importlib.import_module("sglang.srt.managers.scheduler")
 
 SECONDS = 300
 """For one test, which may be the first to start engines."""

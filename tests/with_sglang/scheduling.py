@@ -23,6 +23,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 
 from cpkv.layout import Buffers, Component, PageLayout
 from cpkv.sglang.adapters import CheckpointCache
+from cpkv.sglang.cache import PrefixCache
 from cpkv.sglang.drafts import Draft
 from cpkv.sglang.opening import open_host
 from cpkv.sglang.state import State
@@ -166,7 +167,15 @@ class Scheduler:
     def compute(self, request, start, end):
         """A forward."""
         row = self.rows.req_to_token[request.kv.req_pool_idx, start:end].long()
-        self.memory[row] = chain(request)[start:end]
+        with self.forward(request, end):
+            self.memory[row] = chain(request)[start:end]
+
+    def forward(self, request, end):
+        """What is around a forward: nothing where only tokens are generated, or the cache is SGLang's."""
+        is_prompt = not request.output_ids or end == len(request.tokens)
+        if not is_prompt or not isinstance(self.cache, PrefixCache):
+            return nullcontext()
+        return self.cache.forward(SimpleNamespace(reqs=[request], decoding_reqs=None))
 
     def keep(self, request):
         """A chunk is done and the request goes on."""
@@ -370,9 +379,7 @@ class TieredScheduler(Scheduler):
         behind = numbers[1 : end + 1]
         drafted = torch.cat([behind, torch.full((end - len(behind),), GUESS)])
         row = self.rows.req_to_token[request.kv.req_pool_idx].long()
-        batch = SimpleNamespace(reqs=[request], decoding_reqs=None)
-        is_prompt = not request.output_ids or end == len(request.tokens)
-        with self.cache.forward(batch) if is_prompt else nullcontext():
+        with self.forward(request, end):
             for layer in range(LAYERS):
                 self.layers[layer][row[start:end], 0] = numbers[start:end] + layer
                 self.host.waits.wait_until(layer)

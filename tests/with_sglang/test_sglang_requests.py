@@ -9,6 +9,7 @@ from sglang.srt.mem_cache.registry import default_radix_cache_factory
 from sglang.srt.runtime_context import get_context
 
 from cpkv.sglang.cache import CHECK_INTEGRITY
+from cpkv.sglang.pages import Pages
 from cpkv.sglang.plugin import make_cache
 
 pytestmark = pytest.mark.timeout(120)
@@ -146,3 +147,23 @@ def test_with_room_for_everything_hits_are_those_of_sglang(page_size, is_eagle):
 @pytest.mark.parametrize("policy", ["lru", "lfu", "slru", "priority"])
 def test_every_policy_of_sglang(policy):
     assert sum(work(own, page_size=4, pages=300, policy=policy, seed=3, steps=800)) > 0
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_a_chunk_is_kept_without_asking_for_its_pages_again(page_size, monkeypatch):
+    """On a GPU that would be to wait for the forward after it."""
+    made_of = context(pages=256 // page_size, page_size=page_size)
+    scheduler = Scheduler(make_cache(made_of), made_of.params)
+    request = Request(0, array("q", range(100)))
+    monkeypatch.setattr(Pages, "of_row", None)
+    scheduler.start(request)
+    for end in (40, 80, 100):
+        scheduler.extend(request, end)
+        scheduler.keep(request)
+    monkeypatch.undo()
+    scheduler.decode(request, 1)
+    scheduler.finish(request)
+    again = Request(1, array("q", range(100)))
+    scheduler.start(again)
+    assert again.found == 99 // page_size * page_size
+    scheduler.abort(again)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -31,9 +31,9 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 from cpkv._core import CacheManager, Hit, PageIds, Stats, TickReport
 from cpkv.errors import UsageError
 from cpkv.sglang.events import Events
-from cpkv.sglang.host import Completed, Host, HostRoom, Reserved
+from cpkv.sglang.host import Completed, Host, HostRoom
 from cpkv.sglang.keys import namespace_of, namespace_of_key, priority_of, tokens_of, tokens_of_key
-from cpkv.sglang.pages import Pages, device_of
+from cpkv.sglang.pages import Pages, ToldPages, device_of
 from cpkv.sglang.prefix import Prefix
 
 if TYPE_CHECKING:
@@ -54,6 +54,16 @@ _logger: Final = logging.getLogger("cpkv.sglang")
 _LANE: Final = 0
 _LOCKED: Final = IncLockRefResult()
 _UNLOCKED: Final = DecLockRefResult()
+
+
+class Completing(NamedTuple):
+    """A request whose prompt a forward computes: its row, the tokens computed by then, and the pages that it adds."""
+
+    request: Any
+    row: int
+    computed: int
+    first_page: int
+    end_page: int
 
 
 class PrefixCache(BasePrefixCache):  # type: ignore[misc]
@@ -177,7 +187,8 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         self._settle(prefix, req, token_ids)
         lease = prefix.lease
         reserved = self.host.take(owned.req_pool_idx) if self.host is not None else None
-        pages = self._pages_of(owned.req_pool_idx, first, end, reserved)
+        known = reserved.pages if reserved is not None else prefix.take_told()
+        pages = self._pages_of(owned.req_pool_idx, first, end, known)
         transaction = reserved.transaction if reserved is not None else None
         inserted = self.manager.insert(tokens_of(token_ids, up_to), pages, lease, transaction)
         owned.cache_protected_len = end * self.page_size
@@ -191,12 +202,12 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
             self._free(inserted.duplicates)
         self._check()
 
-    def _pages_of(self, row: int, first: int, end: int, reserved: Reserved | None) -> NDArray[np.int64]:
+    def _pages_of(self, row: int, first: int, end: int, known: NDArray[np.int64] | None) -> NDArray[np.int64]:
         """The pages of a row from a place to before another one, as far as possible as they were read before."""
         table = self.req_to_token_pool.req_to_token
-        if reserved is None:
+        if known is None:
             return self._pages.of_row(table, row, first, end)
-        known = reserved.pages[: end - first]
+        known = known[: end - first]
         first += len(known)
         if first == end:
             return known
@@ -392,19 +403,24 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
 
     @contextmanager
     def forward(self, batch: Any) -> Iterator[None]:  # noqa: ANN401 - SGLang's
-        """Let a forward be copied as it goes; around `Scheduler.run_batch`.
+        """Ask before a forward for the pages that it completes, and let it be copied as it goes.
 
-        Raises:
-            UsageError: There is no host tier.
+        It is around `Scheduler.run_batch`. To ask for the pages when they are kept would be to wait for the next
+        forward, which is on the GPU by then.
         """
-        if self.host is None:
-            message = "a forward is to be copied, and there is no host tier"
-            raise UsageError(message)
         self._catch_up()
-        requests, spans = self._completed(batch)
+        completing = list(self._completing(batch))
+        spans = [(one.row, one.first_page, one.end_page) for one in completing]
         pages = self._pages.of_rows(self.req_to_token_pool.req_to_token, spans)
-        leases = [request.last_node.lease for request in batch.reqs if request.last_node.is_locked]
-        self.host.begin(requests, pages, leases)
+        if self.host is None:
+            for place, one in enumerate(completing):
+                one.request.last_node.told = ToldPages(pages, place)
+            yield
+            return
+        completed = [self._completed(one) for one in completing]
+        nodes = [request.last_node for request in batch.reqs]
+        leases = [node.lease for node in nodes if isinstance(node, Prefix) and node.is_locked]
+        self.host.begin(completed, pages, leases)
         has_run = False
         try:
             yield
@@ -412,23 +428,23 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         finally:
             self.host.end(has_run=has_run)
 
-    def _completed(self, batch: Any) -> tuple[list[Completed], list[tuple[int, int, int]]]:  # noqa: ANN401 - SGLang's
-        """For each request whose prompt a batch computes: what is complete after it, and where its new pages are."""
+    def _completing(self, batch: Any) -> Iterator[Completing]:  # noqa: ANN401 - SGLang's
+        """Yield the requests whose prompts a batch computes, as far as that completes pages that are kept."""
         decoding = {id(request) for request in batch.decoding_reqs or ()}
-        found, spans = [], []
         for request in batch.reqs:
-            owned, prefix = self._owned(request), request.last_node
+            owned = self._owned(request)
             computed = min(self._extent(request), len(request.full_untruncated_fill_ids))
             first = owned.cache_protected_len // self.page_size
             end = max(computed - self.is_eagle, 0) // self.page_size
             is_kept = not request.skip_radix_cache_insert and _is_of_its_tokens(request)
-            if id(request) in decoding or end <= first or not is_kept or prefix.lease.lost:
-                continue
-            self._settle(prefix, request, request.full_untruncated_fill_ids)
-            tokens = tokens_of(request.full_untruncated_fill_ids, computed)
-            found.append(Completed(owned.req_pool_idx, tokens, prefix.lease))
-            spans.append((owned.req_pool_idx, first, end))
-        return found, spans
+            if id(request) not in decoding and first < end and is_kept and _builds_on(request.last_node):
+                yield Completing(request, owned.req_pool_idx, computed, first, end)
+
+    def _completed(self, one: Completing) -> Completed:
+        """What is to be reserved for a request."""
+        request, prefix = one.request, one.request.last_node
+        self._settle(prefix, request, request.full_untruncated_fill_ids)
+        return Completed(one.row, tokens_of(request.full_untruncated_fill_ids, one.computed), prefix.lease)
 
     def _catch_up(self) -> None:
         """What the last forward was to reserve comes before any other change, and before what ranks decide by."""
@@ -456,6 +472,11 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
 def _held_pages(stats: Stats) -> int:
     """Pages of the allocator that the cache has, or that its copies read."""
     return stats.device_cached_pages + stats.device_fenced_pages
+
+
+def _builds_on(node: Any) -> bool:  # noqa: ANN401 - SGLang's
+    """Whether what is computed behind a node can be inserted."""
+    return isinstance(node, Prefix) and node.is_locked and not node.lease.lost
 
 
 def _is_of_its_tokens(request: Any) -> bool:  # noqa: ANN401 - SGLang's

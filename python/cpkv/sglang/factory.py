@@ -34,8 +34,11 @@ def build(context: "TreeCacheBuildContext") -> "PrefixCache":
     interface = interface_of(sglang_version)
     check_options(context)
     params = context.params
+    from cpkv.sglang.forwards import follow_forwards  # noqa: PLC0415 - brings in all of SGLang's scheduler
+
     if not context.enable_hierarchical_cache:
         _logger.info("%s, no host tier", _told(params))
+        follow_forwards()
         return _published(ADAPTERS[interface](params, new_manager(params), None), context)
     if release_of(sglang_version) not in HOST_TIER:
         message = (
@@ -43,8 +46,6 @@ def build(context: "TreeCacheBuildContext") -> "PrefixCache":
             "tier: leave it out, and cpkv caches on the device"
         )
         raise ConfigError(message)
-    from cpkv.sglang.forwards import copy_forwards  # noqa: PLC0415 - brings in all of SGLang's scheduler
-
     _logger.info("%s", _told(params))
     drafts = drafts_of(context)
     host = host_of(context, drafts)
@@ -52,7 +53,7 @@ def build(context: "TreeCacheBuildContext") -> "PrefixCache":
     context.tp_worker.register_hicache_layer_transfer_counter(host.waits)
     params.token_to_kv_pool_allocator.get_kvcache().register_layer_transfer_counter(host.waits)
     let_wait([draft.pool for draft in drafts], host.tier)
-    copy_forwards()
+    follow_forwards()
     copy_drafts()
     drain_before_calls()
     return _published(cache, context)

@@ -125,6 +125,23 @@ class AskedPages:
         return np.split(pages, np.cumsum(self._lengths)[:-1])
 
 
+class ToldPages:
+    """The pages of one row among those that were asked for.
+
+    Args:
+        asked: Those of several rows.
+        place: Of the row among them.
+    """
+
+    def __init__(self, asked: AskedPages, place: int) -> None:
+        self._asked = asked
+        self._place = place
+
+    def get(self) -> NDArray[np.int64]:
+        """Wait for them."""
+        return self._asked.get()[self._place]
+
+
 def _pages_at(firsts: NDArray[np.integer[Any]], page_size: int) -> NDArray[np.int64]:
     """The pages that token indices are the first of."""
     if page_size == 1:

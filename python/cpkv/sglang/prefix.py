@@ -1,10 +1,16 @@
 """What SGLang calls a node: what a match has found, and who holds it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cpkv._core import CacheManager, Hit, Lease
 from cpkv.errors import UsageError
 from cpkv.types import Namespace
+
+if TYPE_CHECKING:
+    from cpkv.sglang.pages import ToldPages
 
 
 class Prefix:
@@ -15,7 +21,7 @@ class Prefix:
     says that the request runs, and that is the use.
     """
 
-    __slots__ = ("_is_used", "_lease", "_locks", "_manager", "hit", "namespace", "priority", "request")
+    __slots__ = ("_is_used", "_lease", "_locks", "_manager", "hit", "namespace", "priority", "request", "told")
 
     def __init__(
         self,
@@ -30,6 +36,8 @@ class Prefix:
         self.namespace = namespace
         self.priority = priority
         self.request = request
+        self.told: ToldPages | None = None
+        """The pages of its request's row that the last forward has completed, if they were asked for before it."""
         self._lease: Lease | None = None
         self._locks = 0
         self._is_used = False
@@ -90,6 +98,11 @@ class Prefix:
         if not self._locks:
             self._lease = None
             lease.release()
+
+    def take_told(self) -> NDArray[np.int64] | None:
+        """Return the pages that the last forward has completed, once; `None` if they were not asked for."""
+        told, self.told = self.told, None
+        return None if told is None else told.get()
 
     def move_to(self, hit: Hit, namespace: Namespace) -> None:
         """Hold another one instead: less of it, or nothing in another namespace. No use of that one."""
