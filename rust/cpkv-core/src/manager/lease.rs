@@ -68,10 +68,8 @@ impl CacheManager {
     /// The device pages of what is left of `hit`, as long as nothing else is done with the cache.
     #[must_use]
     pub fn pages_of(&self, hit: &Hit) -> Vec<PageId> {
-        let Some(deepest) = self.deepest_of(hit) else { return Vec::new() };
-        let nodes = self.nodes_from(deepest, Pages::ZERO);
-        let rows = nodes.into_iter().flat_map(|node| self.tree.rows(node));
-        rows.take(hit.pages.index()).map_while(|row| row.device).collect()
+        let deepest = self.deepest_of(hit);
+        deepest.map_or_else(Vec::new, |deepest| self.device_pages_to(deepest, Pages::ZERO, hit.pages))
     }
 
     /// The node that ends where what is left of `hit` does, split off if need be.
@@ -183,11 +181,21 @@ impl CacheManager {
     /// The device pages of the lease from page `first` on, as far as they are on the device now.
     #[must_use]
     pub fn leased_pages(&self, lease: &Lease, first: Pages) -> Vec<PageId> {
-        let nodes = self.nodes_from(lease.node.index, first);
-        let mut pages = Vec::with_capacity((lease.pages - first.min(lease.pages)).index());
-        for node in nodes {
-            let skip = first.max(self.tree.arena[node].start()) - self.tree.arena[node].start();
-            pages.extend(self.tree.rows(node)[skip.index()..].iter().map_while(|row| row.device));
+        self.device_pages_to(lease.node.index, first, lease.pages)
+    }
+
+    /// The device pages `first .. end` on the way to `deepest`, as far as they are on the device now.
+    fn device_pages_to(&self, deepest: NodeIndex, first: Pages, end: Pages) -> Vec<PageId> {
+        let wanted = (end - first.min(end)).index();
+        let mut pages = Vec::with_capacity(wanted);
+        for node in self.nodes_from(deepest, first) {
+            // Then what is below it is not there either.
+            if !self.tiers_of(node).device {
+                break;
+            }
+            let start = self.tree.arena[node].start();
+            let rows = &self.tree.rows(node)[(first.max(start) - start).index()..];
+            pages.extend(rows.iter().take(wanted - pages.len()).map(|row| row.page()));
         }
         pages
     }
