@@ -43,6 +43,7 @@ __all__ = [
     "LogError",
     "PageError",
     "PageIds",
+    "PageTable",
     "RankError",
     "RestoreError",
     "Restored",
@@ -126,6 +127,27 @@ class PageIds:
 
         Raises:
             InputTypeError, InputError: The number is none, is not positive, or is beyond every row.
+        """
+
+@final
+class PageTable:
+    """Where the pages of each request are, as an engine keeps it: read in place, and never written.
+
+    Args:
+        rows: For each place of a request the rows of its tokens, contiguous, dtype `int32`, shape `(places, tokens)`.
+            A page is `rows_per_page` consecutive rows.
+        rows_per_page: How many rows a page has.
+
+    Raises:
+        InputTypeError, InputError: One is of another kind, or the number is not positive.
+    """
+
+    def __new__(cls, rows: object, rows_per_page: int) -> Self: ...
+    def pages(self, place: int, first: int, end: int) -> PageIds:
+        """Return the pages of a place from page `first` to before page `end`, or to the end of the table.
+
+        Raises:
+            InputTypeError, InputError: There is no such place, or no such pages.
         """
 
 # --- Cache ---

@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 
-use pyo3::buffer::{ElementType, PyBuffer, PyUntypedBuffer};
+use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyRange, PyTuple};
@@ -103,11 +103,12 @@ fn copy(argument: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<i64>> {
     Ok(numbers)
 }
 
+/// The elements of a buffer that is contiguous and not empty.
 #[expect(unsafe_code, reason = "PyO3's own view is tied to holding the interpreter and hides the numbers in cells")]
-fn in_place(buffer: &PyBuffer<i64>) -> &[i64] {
-    // SAFETY: `PyBuffer<i64>` has checked format, item size and alignment, `Integers::read` that
-    // the items are contiguous. The export, and with it the memory, lives as long as `buffer` is
-    // borrowed. Every bit pattern is an `i64`. That nobody writes meanwhile is up to the caller of
+pub(crate) fn in_place<T: Element>(buffer: &PyBuffer<T>) -> &[T] {
+    // SAFETY: `PyBuffer` has checked format, item size and alignment, its maker that the items are
+    // contiguous. The export, and with it the memory, lives as long as `buffer` is
+    // borrowed. Every bit pattern is an element. That nobody writes meanwhile is up to the caller of
     // a long call, as its documentation says; a short one runs with the interpreter held.
-    unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<i64>(), buffer.item_count()) }
+    unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<T>(), buffer.item_count()) }
 }

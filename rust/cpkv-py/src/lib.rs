@@ -23,6 +23,7 @@ mod lease;
 mod log;
 mod namespace;
 mod page_ids;
+mod page_table;
 mod restore;
 mod settings;
 mod stats;
@@ -48,6 +49,8 @@ mod _core {
     use crate::lease::Lease;
     #[pymodule_export]
     use crate::page_ids::PageIds;
+    #[pymodule_export]
+    use crate::page_table::PageTable;
     #[pymodule_export]
     use crate::restore::Restored;
     #[pymodule_export]

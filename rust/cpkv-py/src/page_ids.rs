@@ -26,14 +26,14 @@ pub(crate) struct PageIds {
 
 impl PageIds {
     pub(crate) fn new(ids: impl ExactSizeIterator<Item = u32>) -> Self {
-        let ids: Arc<[i64]> = ids.map(i64::from).collect();
-        let length = ids.len();
-        Self::part_of(ids, 0, length)
+        Self::of(ids.map(i64::from))
     }
 
-    /// Other numbers that go out in the same way.
-    pub(crate) fn of_numbers(numbers: &[i64]) -> Self {
-        Self::part_of(Arc::from(numbers), 0, numbers.len())
+    /// Of numbers that are in 64 bits already.
+    pub(crate) fn of(numbers: impl ExactSizeIterator<Item = i64>) -> Self {
+        let numbers: Arc<[i64]> = numbers.collect();
+        let length = numbers.len();
+        Self::part_of(numbers, 0, length)
     }
 
     fn part_of(ids: Arc<[i64]>, start: usize, length: usize) -> Self {

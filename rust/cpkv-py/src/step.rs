@@ -194,7 +194,7 @@ fn step_reduced(
     let (ticked, votes) = applied.map_err(refuse)?;
     *last = None;
     if let Some(votes) = votes {
-        match reduce.call1((PageIds::of_numbers(votes.numbers()),)) {
+        match reduce.call1((PageIds::of(votes.numbers().iter().copied()),)) {
             Ok(reduced) => *last = Some((votes, reduced.unbind())),
             Err(error) => {
                 // Nobody knows whether the others wait for this rank's votes, or have them.
