@@ -202,7 +202,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
             self._free(inserted.duplicates)
         self._check()
 
-    def _pages_of(self, row: int, first: int, end: int, known: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    def _pages_of(self, row: int, first: int, end: int, known: NDArray[np.int64] | None) -> PageIds | NDArray[np.int64]:
         """The pages of a row from a place to before another one, as far as possible as they were read before."""
         table = self.req_to_token_pool.req_to_token
         if known is None:

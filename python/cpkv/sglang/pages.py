@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cpkv._core import PageIds
+from cpkv._core import PageIds, PageTable
 
 _STAGED_IDS: Final = 8_192
 """So many, 64 KiB, the driver takes from pageable memory at once. With more the caller would wait for the stream."""
@@ -32,8 +32,8 @@ class Pages:
         self._offsets = torch.arange(page_size, dtype=torch.int64, device=device)
         self._none = torch.empty(0, dtype=torch.int64, device=device)
         self._table: torch.Tensor | None = None
-        self._table_view: NDArray[np.integer[Any]] = np.empty(0, np.int64)
         """The table that was read last, on a CPU."""
+        self._table_pages: PageTable | None = None
 
     def tensor(self, pages: PageIds) -> torch.Tensor:
         """Return pages where SGLang keeps its indices, dtype `int64`, shape `(len(pages),)`."""
@@ -51,23 +51,23 @@ class Pages:
         """Return the pages of token indices, which are all of each page, dtype `int64`."""
         return _pages_at(token_indices[:: self.page_size].cpu().numpy(), self.page_size)
 
-    def of_row(self, table: torch.Tensor, row: int, first_page: int, end_page: int) -> NDArray[np.int64]:
+    def of_row(self, table: torch.Tensor, row: int, first_page: int, end_page: int) -> PageIds | NDArray[np.int64]:
         """Return the pages that a request's row of token indices has at some places, dtype `int64`.
 
         On a GPU the calling thread waits until its stream is there.
 
         Args:
-            table: Token indices of all rows, integer, shape `(rows, tokens)`.
+            table: Token indices of all rows, dtype `int32`, shape `(rows, tokens)`.
             row: The row of the request.
             first_page: Place in the prompt of the first page.
             end_page: Place behind the last one.
         """
-        places = slice(first_page * self.page_size, end_page * self.page_size, self.page_size)
         if not self._is_on_cpu:
+            places = slice(first_page * self.page_size, end_page * self.page_size, self.page_size)
             return _pages_at(table[row, places].cpu().numpy(), self.page_size)
-        if table is not self._table:
-            self._table, self._table_view = table, table.numpy()
-        return _pages_at(self._table_view[row, places], self.page_size)
+        if self._table_pages is None or table is not self._table:
+            self._table, self._table_pages = table, PageTable(table.numpy(), self.page_size)
+        return self._table_pages.pages(row, first_page, end_page)
 
     def of_rows(self, table: torch.Tensor, spans: Sequence[tuple[int, int, int]]) -> "AskedPages":
         """Ask for the pages of several rows. The calling thread waits for nothing.
