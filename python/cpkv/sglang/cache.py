@@ -52,8 +52,20 @@ LEAST_EVICTED_SHARE: Final = 64
 
 _logger: Final = logging.getLogger("cpkv.sglang")
 _LANE: Final = 0
-_LOCKED: Final = IncLockRefResult()
 _UNLOCKED: Final = DecLockRefResult()
+
+
+class _Locked(IncLockRefResult):  # type: ignore[misc]
+    """A lock of which nothing has to be known for its end: the prefix knows its locks."""
+
+    receipt = DecLockRefParams()
+
+    def to_dec_params(self) -> DecLockRefParams:
+        """Return the same each time, which nobody reads."""
+        return self.receipt
+
+
+_LOCKED: Final = _Locked()
 
 
 class Completing(NamedTuple):
@@ -148,7 +160,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
     def dec_lock_ref(self, node: Prefix, params: DecLockRefParams | None = None) -> DecLockRefResult:  # noqa: ARG002
         """Hold a prefix once less."""
         self._catch_up()
-        held = _held_pages(self.manager.stats()) if node.lease.lost else 0
+        held = _held_pages(self.manager.stats()) if self.host is not None and node.lease.lost else 0
         node.unlock()
         if held:
             self._owed_pages += held - _held_pages(self.manager.stats())
@@ -198,8 +210,9 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
                 (owned.req_pool_idx, slice(first * self.page_size, end * self.page_size)),
                 self._pages.token_indices(lease.page_ids(first)),
             )
-        if len(inserted.duplicates):
-            self._free(inserted.duplicates)
+            duplicates = inserted.duplicates
+            if len(duplicates):
+                self._free(duplicates)
         self._check()
 
     def _pages_of(self, row: int, first: int, end: int, known: NDArray[np.int64] | None) -> PageIds | NDArray[np.int64]:
