@@ -41,12 +41,12 @@ def evicted(scheduler, tokens):
 
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 def test_a_step_that_asks_for_a_page_makes_room_for_those_that_follow(page_size):
-    pages = LEAST_EVICTED_SHARE * LEAST_EVICTED_TOKENS // page_size
-    scheduler = cached(1_024, page_size=page_size, pages=pages)
+    least = LEAST_EVICTED_TOKENS
+    scheduler = cached(4 * least, page_size=page_size, pages=LEAST_EVICTED_SHARE * least // page_size)
     assert evicted(scheduler, 0) == 0
-    assert evicted(scheduler, 1) == LEAST_EVICTED_TOKENS
-    assert evicted(scheduler, 512) == 512
-    assert evicted(scheduler, 257 - page_size) == 256
+    assert evicted(scheduler, 1) == least
+    assert evicted(scheduler, 2 * least) == 2 * least
+    assert evicted(scheduler, least + 1 - page_size) == least
     assert evicted(scheduler, 1) == 0
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 CHECK_INTEGRITY: Final = "CPKV_DEBUG_SGLANG_INTEGRITY"
 """Set to 1, the core recounts everything after each change: for tests, and to find who is to blame."""
 
-LEAST_EVICTED_TOKENS: Final = 256
+LEAST_EVICTED_TOKENS: Final = 512
 """Evicted at once if anything is: requests that decode ask for a page at a time, and go on asking."""
 LEAST_EVICTED_SHARE: Final = 64
 """But no more for that than the pool divided by this."""
