@@ -15,6 +15,7 @@ from cpkv.device import BACKUP, RESTORE
 from cpkv.device.cpu import CpuEngine
 from cpkv.errors import UsageError
 from cpkv.sglang.cache import CHECK_INTEGRITY
+from cpkv.sglang.opening import readable
 from cpkv.sglang.pages import AskedPages
 
 pytestmark = pytest.mark.timeout(120)
@@ -266,3 +267,11 @@ def test_sglang_asks_how_many_layers_there_are():
     assert scheduler.host.waits.num_layers == len(scheduler.layers)
     scheduler.host.waits.wait_until(scheduler.host.waits.num_layers - 1)
     scheduler.cache.release_host_resources()
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"),
+    [(64 * 40_960, "2.62 MB"), (100 * 10**9, "100.00 GB"), (5_120, "5.12 KB"), (512, "0.51 KB")],
+)
+def test_small_sizes_are_shown_in_small_units(size_bytes, shown):
+    assert readable(size_bytes) == shown

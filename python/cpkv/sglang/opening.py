@@ -27,6 +27,7 @@ WRITES: Final = {"write_through": "through", "write_through_selective": "selecti
 CLEAN_SHARE: Final = 10
 """With `write_back` one page in so many has a host copy before it has to go."""
 GB: Final = 10**9
+UNITS: Final = {"GB": GB, "MB": 10**6, "KB": 10**3}
 LAYER_PATHS: Final = (
     "model.layers",
     "language_model.model.layers",
@@ -189,10 +190,10 @@ def host_of(context: "TreeCacheBuildContext", drafts: Sequence[Draft]) -> Host:
     )
     slots, slot_bytes = host.tier.cache.host_slots, state.layout.slot_bytes
     _logger.info(
-        "host tier: %d slots of %d bytes (%.2f GB), written %s, copied by the engine %s, %s",
+        "host tier: %d slots of %d bytes (%s), written %s, copied by the engine %s, %s",
         slots,
         slot_bytes,
-        slots * slot_bytes / GB,
+        readable(slots * slot_bytes),
         write,
         host.tier.engine.name,
         ranks,
@@ -220,6 +221,12 @@ def _slots(context: "TreeCacheBuildContext", state: State) -> int:
         )
         raise ConfigError(message)
     return slots
+
+
+def readable(size_bytes: int) -> str:
+    """Return a size for people, in the units of `--hicache-size` or smaller ones."""
+    unit = next((unit for unit, unit_bytes in UNITS.items() if size_bytes >= unit_bytes), "KB")
+    return f"{size_bytes / UNITS[unit]:.2f} {unit}"
 
 
 def decoder_layers(model: Any) -> list[Any]:  # noqa: ANN401 - a torch module
