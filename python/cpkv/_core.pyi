@@ -839,11 +839,22 @@ class CommitLog:
     def rank(self) -> int:
         """This rank."""
     def wait_for_all(self, timeout: float = 300.0) -> None:
-        """Wait, as rank 0, until all ranks have joined, or a signal handler raises something.
+        """Wait until all ranks have joined, or a signal handler raises something. Rank 0 has to.
+
+        Then the memory of the log has no name any more, and this rank sees any other one die.
 
         Raises:
             InputError: The timeout is not 0 to 10**9 seconds.
             RankError: Some have not in `timeout` seconds.
+            LogError: The log was closed.
+        """
+    def remove_name(self) -> None:
+        """Take the name of this rank's lock away, so that a server that is killed leaves nothing behind.
+
+        Only once `wait_for_all` has returned on every rank: whoever has not opened the lock by then
+        never sees this rank die.
+
+        Raises:
             LogError: The log was closed.
         """
     def set_patience(self, *, warning: float = 5.0, deadline: float = 300.0) -> None:

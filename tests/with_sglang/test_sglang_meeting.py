@@ -76,15 +76,16 @@ def test_context_parallelism_times_tensor_parallelism(tmp_path):
         met = ranks.meet(params(**groups), slots=100 - rank)
         log = met.attach(manager())
         dist.barrier()
+        names = list(Path(ranks.SHARED_MEMORY).glob(f"*{met.nonce:016x}*"))
         log.close()
         least = ranks.Minimum(met.groups)(torch.tensor([1, rank, 9 - rank], dtype=torch.int64).numpy())()
-        return told(met), least.tolist()
+        return told(met), least.tolist(), names
 
     said = run(tmp_path, work)
-    [nonce] = {met[5] for met, _ in said}
-    assert sorted(met[0] for met, _ in said) == list(range(RANKS))
-    assert {met[1:] for met, _ in said} == {(RANKS, RANKS, 97, True, nonce, True)}
-    assert [least for _, least in said] == [[1, 0, 6]] * RANKS
+    [nonce] = {met[5] for met, *_ in said}
+    assert sorted(met[0] for met, *_ in said) == list(range(RANKS))
+    assert {met[1:] for met, *_ in said} == {(RANKS, RANKS, 97, True, nonce, True)}
+    assert [(least, names) for _, least, names in said] == [([1, 0, 6], [])] * RANKS
 
 
 def test_replicas_of_data_parallelism_are_apart(tmp_path):

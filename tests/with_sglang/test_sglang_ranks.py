@@ -158,8 +158,11 @@ def test_an_engine_with_a_rank_that_dies_ends(tiered):
     assert time.monotonic() - begun < SECONDS_TO_END
 
 
-def test_the_log_has_no_name_while_the_engine_runs(tiered):
-    before = set(Path(SHARED_MEMORY).glob("cpkv-sglang-*.log"))
+def test_an_engine_that_is_killed_leaves_nothing_in_shared_memory(tiered):
+    """Nothing of its log has a name while it runs."""
+    before = set(Path(SHARED_MEMORY).glob("cpkv-sglang-*"))
     engine = tiered()
     assert engine.log.read_text().count("agree through a commit log") == SETUP.ranks
-    assert not set(Path(SHARED_MEMORY).glob("cpkv-sglang-*.log")) - before
+    assert not set(Path(SHARED_MEMORY).glob("cpkv-sglang-*")) - before
+    engine.close()
+    assert not set(Path(SHARED_MEMORY).glob("cpkv-sglang-*")) - before

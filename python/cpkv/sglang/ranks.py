@@ -85,10 +85,10 @@ class Ranks:
         else:
             log = CommitLog.join(LOG_NAME, self.nonce, self.rank, ranks=ranks, fingerprint=fingerprint, timeout=JOIN_S)
         try:
-            if self.rank == 0:
-                log.wait_for_all(JOIN_S)
-            # The log has lost its name before any rank goes on and may fail.
+            log.wait_for_all(JOIN_S)
+            # The log has lost its name before any rank goes on and may fail; the locks of all are known to all.
             _gathered([None], self.groups)
+            log.remove_name()
             manager.attach_log(log)
         except BaseException:
             log.close()

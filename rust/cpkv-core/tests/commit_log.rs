@@ -44,12 +44,13 @@ fn rank_process() {
     let rank = u32::try_from(number(RANK)).expect("a rank");
     let geometry = LogGeometry { ranks: RANKS, fingerprint: 5 };
     let mut log = if rank == 0 {
-        let mut log = CommitLog::create(&place, "processes", NONCE, geometry).expect("created");
-        log.wait_for_all(LONG).expect("all join");
-        log
+        CommitLog::create(&place, "processes", NONCE, geometry).expect("created")
     } else {
         CommitLog::join(&place, "processes", NONCE, rank, geometry, LONG).expect("joined")
     };
+    log.wait_for_all(LONG).expect("all join");
+    meet(&place, rank);
+    log.remove_name();
     let deadline = Duration::from_millis(number(DEADLINE));
     log.set_patience(Patience { warning: deadline, deadline });
     let result = match env::var(SCENARIO).expect("set by the test").as_str() {
@@ -58,6 +59,15 @@ fn rank_process() {
         other => panic!("no scenario {other}"),
     };
     fs::write(place.join(format!("result.{rank}")), result).expect("written");
+}
+
+/// Returns when all ranks have called it.
+fn meet(place: &Path, rank: u32) {
+    let here = |rank| place.join(format!("here.{rank}"));
+    fs::write(here(rank), "").expect("written");
+    while !(0..RANKS).all(|rank| here(rank).exists()) {
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A step of the manager: entries are read a step after they were written.
@@ -236,6 +246,7 @@ fn four_processes_read_the_same_verdicts() {
 fn a_kill_is_seen_by_all(killed: u32) {
     let mut group = Group::start("step", LONG);
     let _outputs = group.wait_until_steady();
+    assert!(group.files().is_empty(), "{:?}", group.files());
     let start = Instant::now();
     group.signal(killed, Signal::KILL);
     let results = group.results(Some(killed));

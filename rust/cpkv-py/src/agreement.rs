@@ -244,6 +244,11 @@ impl CommitLog {
         waiting::wait(py, self, |log| Ok(log.wait_for_all(timeout)?))
     }
 
+    fn remove_name(&self, py: Python<'_>) -> PyResult<()> {
+        let removed = py.detach(|| self.lock().log.as_ref().map(cpkv_core::CommitLog::remove_name));
+        removed.ok_or_else(|| waiting::closed(py))
+    }
+
     #[pyo3(
         signature = (*, warning = Argument::Read(5.0), deadline = Argument::Read(300.0)),
         text_signature = "($self, *, warning=5.0, deadline=300.0)",

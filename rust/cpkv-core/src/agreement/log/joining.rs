@@ -112,15 +112,12 @@ impl CommitLog {
         }
     }
 
-    /// Waits, as rank 0, until every rank has joined. Then the file needs no name any more and
-    /// loses it, so that a server that dies leaves no memory behind.
+    /// Waits until every rank has joined. Then the file needs no name any more and rank 0 takes it away,
+    /// so that a server that dies leaves no memory behind.
     ///
     /// # Errors
-    /// [`LogError::NotJoined`], [`LogError::Dead`], [`LogError::NotRankZero`], [`LogError::Paused`].
+    /// [`LogError::NotJoined`], [`LogError::Dead`], [`LogError::Paused`].
     pub fn wait_for_all(&mut self, timeout: Duration) -> Result<(), LogError> {
-        if self.rank != 0 {
-            return Err(LogError::NotRankZero { rank: self.rank });
-        }
         let memory = &self.memory;
         let ask = || {
             for rank in memory.ranks() {
@@ -137,12 +134,21 @@ impl CommitLog {
             }
             joined => {
                 joined?;
-                // Opens the locks of all, so that they need no names any more either.
-                self.watch.locks.look(&self.files, memory, 0)?;
-                self.files.remove(&self.files.log());
+                // Opens the locks of all, which need no names any more once every rank has done so.
+                self.watch.locks.look(&self.files, memory, self.rank)?;
+                if self.rank == 0 {
+                    self.files.remove(&self.files.log());
+                }
                 Ok(())
             }
         }
+    }
+
+    /// Takes the name of this rank's lock away, so that a server that dies leaves nothing behind. Only once
+    /// [`CommitLog::wait_for_all`] has returned on every rank: who has not opened the lock by then never
+    /// sees this rank die.
+    pub fn remove_name(&self) {
+        self.files.remove(&self.files.lock(self.rank));
     }
 }
 

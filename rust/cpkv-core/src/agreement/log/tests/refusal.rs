@@ -215,8 +215,13 @@ fn names_that_are_no_file_names_are_refused() {
 #[test]
 fn a_log_loses_its_name_when_all_have_joined_and_leaves_nothing() {
     let place = Place::new();
-    let ranks = place.ranks(TINY);
+    let mut ranks = place.ranks(TINY);
     assert_eq!(place.files(), [0, 1, 2].map(|rank| format!("cpkv-test-000000000000feed.{rank}.lock")));
+    for log in &mut ranks {
+        log.wait_for_all(Duration::ZERO).expect("all are here");
+    }
+    ranks.iter().for_each(CommitLog::remove_name);
+    assert!(place.files().is_empty());
     drop(ranks);
     assert!(place.files().is_empty());
 }
