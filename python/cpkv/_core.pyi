@@ -838,6 +838,13 @@ class CommitLog:
     @property
     def rank(self) -> int:
         """This rank."""
+    @property
+    def entries(self) -> int:
+        """Rank 0 is ahead of the slowest rank by so many ticks at most.
+
+        Raises:
+            LogError: The log was closed.
+        """
     def wait_for_all(self, timeout: float = 300.0) -> None:
         """Wait until all ranks have joined, or a signal handler raises something. Rank 0 has to.
 

@@ -25,9 +25,10 @@ from cpkv.types import Int64s
 _logger: Final = logging.getLogger("cpkv.sglang")
 
 SILENT_TICKS: Final = 2
-"""So many ticks without news have none to come: ranks hear at one tick what was told at the one before."""
-LOG_ENTRIES: Final = 64
-"""But the first rank of a commit log does not wait for what the others tell until it is so many ticks ahead."""
+"""So many ticks without news have none to come: ranks hear at one tick what was told at the one before.
+
+But the first rank of a commit log does not wait for what the others tell until it is `CommitLog.entries` ticks ahead.
+"""
 
 
 class Completed(NamedTuple):
@@ -115,7 +116,7 @@ class Host:
         self._keeps_clean = keeps_clean
         self._drops_events = drops_events
         self._log = log
-        self._silent_ticks = SILENT_TICKS if log is None else LOG_ENTRIES + SILENT_TICKS + 1
+        self._silent_ticks = SILENT_TICKS if log is None else log.entries + SILENT_TICKS + 1
         self._step = 0
         self._loads: list[Transaction] = []
         """Restores of requests that the next batch has."""

@@ -238,6 +238,12 @@ impl CommitLog {
         self.rank
     }
 
+    #[getter]
+    fn entries(&self, py: Python<'_>) -> PyResult<u32> {
+        let entries = py.detach(|| self.lock().log.as_ref().map(cpkv_core::CommitLog::entries));
+        entries.ok_or_else(|| waiting::closed(py))
+    }
+
     #[pyo3(signature = (timeout = Argument::Read(300.0)), text_signature = "($self, timeout=300.0)")]
     fn wait_for_all(&self, py: Python<'_>, timeout: Argument<'_, f64>) -> PyResult<()> {
         let timeout = seconds(py, "timeout", timeout)?;

@@ -106,6 +106,12 @@ impl CommitLog {
         self.rank
     }
 
+    /// Entries that fit: rank 0 is ahead of the slowest rank by so many steps at most.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.memory.places()
+    }
+
     /// How long other ranks are waited for from now on.
     pub fn set_patience(&mut self, patience: Patience) {
         self.watch.patience = patience;
