@@ -1029,6 +1029,9 @@ class Stats:
     def open_operations(self) -> int:
         """Operations that are open."""
     @property
+    def oldest_operation_ns(self) -> int:
+        """How long the oldest of them was open at the last tick: since the tick that has seen it first."""
+    @property
     def host_mirror_slots(self) -> int:
         """Host slots among them whose pages are on the device too."""
     @property

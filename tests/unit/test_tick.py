@@ -89,3 +89,24 @@ def test_a_stream_without_a_word_is_refused_by_ranks_that_agree():
     for thread in threads:
         thread.join()
     assert committed == [[0], [0]]
+
+
+def test_the_oldest_operation_has_an_age_since_the_first_tick_that_has_seen_it():
+    cache = tracked()
+
+    def age_at(step, now_ns, acks=(0, 0)):
+        cache.tick(step, list(acks), now_ns=now_ns)
+        return cache.stats().oldest_operation_ns
+
+    assert age_at(0, 1_000) == 0
+    under_way(cache)
+    # Without work nobody ticks: how long that was does not count.
+    assert [age_at(1, 5_000), age_at(2, 5_300)] == [0, 300]
+    other = prompt(cache, 2, first=500)
+    lease, pages = start(cache, other)
+    (younger,) = cache.reserve([(other, pages, lease)])
+    assert age_at(3, 5_400) == 400
+    assert age_at(4, 5_900, acks=(1, 1)) == 500, "that of the other one"
+    younger.abort()
+    lease.release()
+    assert age_at(5, 6_000, acks=(1, 1)) == 0

@@ -8,6 +8,7 @@ OWN_FIGURES = {
     "failed_submissions",
     "metadata_bytes",
     "peak_metadata_bytes",
+    "oldest_operation_ns",
 }
 """Of each rank's own copies: when they were made, and what had to be remembered of them."""
 

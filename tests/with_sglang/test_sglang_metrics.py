@@ -2,14 +2,19 @@
 
 import time
 from collections import defaultdict
+from functools import partial
 
+import prometheus_client
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.multiprocess import MultiProcessCollector
 from prompts import Prompts
 from served import Request
 from setups import Setup
 
+from cpkv import CacheManager
+from cpkv.drivers.counts import Counts
+from cpkv.sglang.exporter import Exporter
 from cpkv.sglang.metrics import ALL_LAYER_FORWARDS, COUNTERS, GAUGES, HOST_COUNTERS, HOST_GAUGES
 
 SETUP = Setup("llama", 16, pool_tokens=640)
@@ -33,7 +38,7 @@ def published(folder):
 def wanted(state):
     """What has to be published of a state, by name and by the labels that a metric has for itself."""
     hits = {f"{tier}_hit_tokens": state[f"{tier}_hit_pages"] * SETUP.page_size for tier in ("device", "host")}
-    figures = state | hits
+    figures = state | hits | {"oldest_operation_seconds": state["oldest_operation_ns"] / 1e9}
     metrics = GAUGES | COUNTERS | (HOST_GAUGES | HOST_COUNTERS if "restores" in state else {})
     return {
         (name, frozenset(own.items())): figures[figure]
@@ -131,6 +136,24 @@ def test_forwards_that_are_copied_all_at_once_are_told_by_reason(seen_engine, tm
         time.sleep(0.1)
     [[labels, forwards]] = told.items()
     assert (dict(labels)["reason"], forwards) == ("graph replay", 1)
+
+
+def test_a_copy_that_does_not_end_shows_in_an_age_that_grows(monkeypatch):
+    registry = CollectorRegistry()
+    for kind in (Counter, Gauge):
+        monkeypatch.setattr(prometheus_client, kind.__name__, partial(kind, registry=registry))
+    cache = CacheManager(page_size=1, device_pages=8, host_slots=8, segment_pages=1, copies="tracked")
+    labels = {"tp_rank": "0"}
+    exporter = Exporter(cache, Counts(), labels, interval_s=60)
+    lease = cache.lock(cache.match([1, 2]))
+    [transaction] = cache.reserve([([1, 2], cache.allocate(2), lease)])
+    for step, (now_s, age_s) in enumerate([(7, 0), (7.5, 0.5), (99, 92)]):
+        cache.tick(step, now_ns=int(now_s * 1e9))
+        exporter.publish()
+        assert registry.get_sample_value("cpkv_oldest_operation_seconds", labels) == age_s
+    transaction.abort()
+    lease.release()
+    exporter.close()
 
 
 def test_without_metrics_there_is_nothing_of_it(seen_engine, tmp_path):

@@ -102,8 +102,8 @@ def work(ranks, *, seed, failing=False, agree=True, is_eagle=False, write="throu
                 scheduler.abort(request)
             scheduler.flush()
             figures = scheduler.cache.manager.stats().as_dict()
-            # How much a rank has to remember depends on when its copies have landed.
-            del figures["metadata_bytes"], figures["peak_metadata_bytes"]
+            # How much a rank has to remember, and for how long, depends on when its copies have landed.
+            del figures["metadata_bytes"], figures["peak_metadata_bytes"], figures["oldest_operation_ns"]
             return done, figures
         finally:
             scheduler.cache.release_host_resources()

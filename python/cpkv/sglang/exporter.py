@@ -108,6 +108,7 @@ class Exporter:
 
     def _figures(self) -> dict[str, Any]:
         figures: dict[str, Any] = self._manager.stats().as_dict()
+        figures["oldest_operation_seconds"] = figures["oldest_operation_ns"] / 1e9
         for tier in ("device", "host"):
             figures[f"{tier}_hit_tokens"] = figures[f"{tier}_hit_pages"] * self._manager.page_size
         return figures if self._counts is None else figures | self._counts.as_dict()

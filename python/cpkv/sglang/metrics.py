@@ -45,6 +45,7 @@ HOST_GAUGES: Final = {
     "cpkv_host_draining_slots": _one("host_draining_slots", "Host slots of rolled back backups, until copies end."),
     "cpkv_host_quarantined_slots": _one("host_quarantined_slots", "Host slots with copies not known to end."),
     "cpkv_open_operations": _one("open_operations", "Backups and restores that are not over."),
+    "cpkv_oldest_operation_seconds": _one("oldest_operation_seconds", "Age of the oldest of them."),
 }
 COUNTERS: Final = {
     "cpkv_leases_total": _one("leases", "Leases: a request takes one each time that it is scheduled."),

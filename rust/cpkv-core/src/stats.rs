@@ -99,6 +99,9 @@ pub struct Stats {
     pub host_run_lengths: RunLengths,
     /// Operations that are open.
     pub open_operations: usize,
+    /// How long the oldest of them was open at the last tick, by the clock of ticks, since the first tick
+    /// that has seen it. On this rank.
+    pub oldest_operation_ns: u64,
     /// Distinct pages in the cache, with those that are only reserved for.
     pub pages: u64,
     /// Runs of pages in the tree, roots included.

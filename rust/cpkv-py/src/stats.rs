@@ -53,7 +53,7 @@ stats! {
     now: device_capacity_pages: u32, device_cached_pages: u32, device_free_pages: u32, device_evictable_pages: u32,
         device_fenced_pages: u32, restoring_pages: u32, host_capacity_slots: u32, host_cached_slots: u32, host_reserved_slots: u32,
         host_draining_slots: u32, host_quarantined_slots: u32, host_mirror_slots: u32, host_evictable_slots: u32,
-        open_operations: usize,
+        open_operations: usize, oldest_operation_ns: u64,
         pages: u64, nodes: usize, namespaces: usize, leaves: usize, metadata_bytes: usize,
         peak_metadata_bytes: usize;
     derived: device_run_pages: f64 = |stats: &cpkv_core::Stats| stats.device_run_lengths.mean(),

@@ -31,6 +31,8 @@ impl CacheManager {
             open_operations: self.operations.len(),
             ..Stats::default()
         };
+        let first_seen_ns = self.operations.iter().filter_map(|(_, operation)| operation.seen_ns).min();
+        stats.oldest_operation_ns = first_seen_ns.map_or(0, |seen_ns| self.now_ns - seen_ns);
         let restores = self.operations.iter().filter(|(_, operation)| operation.kind == Kind::Restore);
         stats.restoring_pages = restores.map(|(_, operation)| operation.page_count()).sum();
         if let Some(host) = &self.host {

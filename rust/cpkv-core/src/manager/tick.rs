@@ -139,6 +139,7 @@ impl CacheManager {
         let mut reports = Vec::new();
         for position in 0..self.operations.len() {
             let (id, operation) = self.operations.nth(position);
+            operation.seen_ns.get_or_insert(self.now_ns);
             let (is_alive, is_running) = (operation.state.is_alive(), operation.state.phase == Phase::Reserved);
             while let Some(fact) = operation.local.next_fact(is_alive, is_running, acks, self.now_ns, self.deadlines) {
                 reports.push(Report { operation: id, fact });

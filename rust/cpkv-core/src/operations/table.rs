@@ -43,6 +43,8 @@ pub(crate) struct Operation {
     pub(crate) reads: SmallVec<[NodeIndex; 1]>,
     /// Not replicated.
     pub(crate) local: Local,
+    /// When a tick has seen it first, by this rank's clock. Not replicated.
+    pub(crate) seen_ns: Option<u64>,
     /// Who holds its name will want to know. Not replicated.
     pub(crate) ending: Option<Ending>,
     /// Its place in the list of open operations.
@@ -64,6 +66,7 @@ impl Operation {
             was_inserted: false,
             reads: SmallVec::new(),
             local: Local::default(),
+            seen_ns: None,
             ending: None,
             position: 0,
         }
