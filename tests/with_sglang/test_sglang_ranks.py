@@ -34,8 +34,8 @@ def tiered(cached_engine):
     return start
 
 
-def converse(engine, same_answers, *, seed, turns=4):
-    """Conversations that the device does not hold; what finished is right, and ranks are alike while copies are late.
+def serve_conversations(engine, same_answers, after_turn=lambda: None, *, seed, turns=4):
+    """Conversations that the device does not hold. What finished is right.
 
     Returns:
         The answers.
@@ -46,12 +46,17 @@ def converse(engine, same_answers, *, seed, turns=4):
     for _ in range(turns):
         requests = [Request(history + prompts.tokens(30)) for history in said.values()]
         answers = engine.serve(*requests)
-        state_of_all(engine, SETUP.ranks)
+        after_turn()
         whole = [place for place, answer in enumerate(answers) if answer.finish == "length"]
         same_answers(SETUP, [requests[place] for place in whole], [answers[place] for place in whole])
         said = {who: one.prompt + two.tokens for who, one, two in zip(said, requests, answers, strict=True)}
         told += answers
     return told
+
+
+def converse(engine, same_answers, **how):
+    """The same, and ranks are alike after each turn, also while copies are late."""
+    return serve_conversations(engine, same_answers, lambda: state_of_all(engine, SETUP.ranks), **how)
 
 
 def check_nothing_is_left(engine):
@@ -75,19 +80,28 @@ def test_copies_that_are_late_on_one_rank(tiered, same_answers):
     assert state["sent_by_the_cache"] == 0
 
 
-def test_backups_that_fail_on_one_rank_are_given_up_by_both(tiered, same_answers):
-    engine = tiered("failing backups on one rank")
+@pytest.mark.parametrize("failing", ["backups", "restores", "backups and restores"])
+def test_what_fails_on_one_rank_is_given_up_by_both(tiered, same_answers, failing):
+    """Both abort the same requests, and those after them are served right."""
+    engine = tiered(f"failing {failing} on one rank")
     answers = converse(engine, same_answers, seed=72, turns=6)
     assert sum(answer.host_hit for answer in answers) > 0
     state = check_nothing_is_left(engine)
     assert state["committed_pages"] > 0
-    assert state["rolled_back_operations"] > 0
+    assert state["rolled_back_operations"] > 0 or "backups" not in failing
+    told = engine.log.read_text()
+    assert ("a backup is rolled back: submission" in told) == ("backups" in failing)
+    assert ("a restore has failed: submission" in told) == (state["failed_restores"] > 0) == ("restores" in failing)
+    aborted = sum(answer.finish == "abort" for answer in answers)
+    assert state["aborted_requests"] == aborted
+    assert 0 < aborted < len(answers) if "restores" in failing else aborted == 0
     assert engine.flush()
     assert check_nothing_is_left(engine)["host_cached_slots"] == 0
+    converse(engine, same_answers, seed=79, turns=1)
 
 
 def test_a_restore_that_fails_on_one_rank_aborts_the_request_on_both(tiered, same_answers):
-    engine, prompts = tiered("failing restores on one rank"), Prompts(73)
+    engine, prompts = tiered("restores that all fail on one rank"), Prompts(73)
     requests = [Request(prompts.tokens(400)) for _ in range(3)]
     for request in requests:
         engine.serve(request)

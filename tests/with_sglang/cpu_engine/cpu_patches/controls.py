@@ -78,6 +78,7 @@ def watch(scheduler):
     PrefixCache.match_prefix = match_and_zero
     SchedulerInternalStateController.get_internal_state = tell
     several_ranks.count_what_is_sent(counts)
+    several_ranks.count_aborts(counts)
     fault = os.environ.get(FAULT)
     if fault is not None:
         FAULTS[fault]()

@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import signal
-from functools import wraps
+from functools import partial, wraps
 
 import torch.distributed as dist
 
@@ -53,6 +53,19 @@ def count_what_is_sent(counts):
         setattr(owner, name, counted(getattr(owner, name)))
 
 
+def count_aborts(counts):
+    """Count the requests that are aborted since they have read what could not be brought back."""
+    abort_lost = PrefixCache._abort_lost
+
+    def counted(cache):
+        requests = [prefix.request for prefix in cache._locked]
+        before = [request for request in requests if request is not None and request.to_finish is None]
+        abort_lost(cache)
+        counts["aborted_requests"] += sum(request.to_finish is not None for request in before)
+
+    PrefixCache._abort_lost = counted
+
+
 def change_copies(**changes):
     """Let copies be made otherwise in the rank that has faults."""
     make = CpuEngine.__init__
@@ -69,15 +82,10 @@ def late_copies():
     change_copies(delay_s=lambda _: 0.03 * draws.random())
 
 
-def failing_backups():
-    """One copy to the host in five fails."""
-    numbers = itertools.count()
-    change_copies(fails=lambda stream, _: stream == BACKUP and next(numbers) % 5 == 4)
-
-
-def failing_restores():
-    """All that comes back does not."""
-    change_copies(fails=lambda stream, _: stream == RESTORE)
+def failing_copies(one_in):
+    """One copy in so many fails, by the stream that it is on."""
+    numbers = {stream: itertools.count(1) for stream in one_in}
+    change_copies(fails=lambda stream, _: stream in one_in and next(numbers[stream]) % one_in[stream] == 0)
 
 
 def disagree():
@@ -119,8 +127,10 @@ def die():
 
 FAULTS = {
     "late copies on one rank": late_copies,
-    "failing backups on one rank": failing_backups,
-    "failing restores on one rank": failing_restores,
+    "failing backups on one rank": partial(failing_copies, {BACKUP: 5}),
+    "failing restores on one rank": partial(failing_copies, {RESTORE: 5}),
+    "failing backups and restores on one rank": partial(failing_copies, {BACKUP: 11, RESTORE: 5}),
+    "restores that all fail on one rank": partial(failing_copies, {RESTORE: 1}),
     "no agreement": disagree,
     "several hosts": be_on_several_hosts,
     "no memory on one rank": have_no_memory,
