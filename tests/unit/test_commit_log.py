@@ -82,6 +82,79 @@ def test_a_rank_that_has_waited_in_vain_never_goes_on(ranks, caplog):
             ranks[1].cache.tick(step, [1])
 
 
+def inserted(cache, token=9):
+    with cache.lock(cache.match([token])) as lease:
+        cache.insert([token], cache.allocate(1), lease)
+
+
+def aborted(cache):
+    with cache.lock(cache.match([8])) as lease:
+        [transaction] = cache.reserve([([8], cache.allocate(1), lease)])
+        transaction.abort()
+
+
+OTHER_CALLS = {
+    "an insertion": inserted,
+    "a lock": lambda cache: cache.lock(cache.match([7])).release(),
+    "an aborted request": aborted,
+    "a flush": lambda cache: cache.flush(),
+}
+
+
+@pytest.mark.parametrize("call", OTHER_CALLS)
+def test_a_rank_that_was_given_another_call_is_told_at_the_next_tick(ranks, call):
+    for rank in ranks:
+        rank.start()
+        inserted(rank.cache, token=7)
+    cache = ranks[1].cache
+    OTHER_CALLS[call](cache)
+    for rank in reversed(ranks):
+        assert not rank.cache.tick(0, [0]).committed
+    ranks[0].cache.tick(1, [0])
+    for step in (1, 2):
+        with pytest.raises(cpkv.LogError, match="rank 1 has parted from rank 0: by step 0 its cache was given other"):
+            cache.tick(step, [0])
+
+
+def test_ranks_may_look_for_prefixes_as_often_as_they_like(ranks):
+    for rank in ranks:
+        rank.start()
+    ranks[1].cache.match(TOKENS)
+    for step in range(3):
+        for rank in reversed(ranks):
+            rank.cache.tick(step, [1])
+    assert not ranks[1].cache.has_work()
+
+
+def test_nothing_of_a_log_has_a_name_when_all_know_all(ranks, tmp_path):
+    assert len(list(tmp_path.iterdir())) == len(ranks)
+    ranks[1].log.wait_for_all(10)
+    for rank in ranks:
+        rank.log.remove_name()
+    assert not list(tmp_path.iterdir())
+    for rank in ranks:
+        rank.start()
+    ranks[1].cache.tick(0, [1])
+    ranks[0].log.close()
+    with pytest.raises(cpkv.RankError, match="rank 0 has left"):
+        ranks[1].cache.tick(1, [1])
+    with pytest.raises(cpkv.LogError, match="the commit log was closed"):
+        ranks[0].log.remove_name()
+
+
+def test_rank_zero_is_ahead_by_no_more_than_the_log_holds(ranks):
+    for rank in ranks:
+        rank.start()
+    ranks[0].log.set_patience(warning=0.02, deadline=0.05)
+    for step in range(ranks[0].log.entries):
+        ranks[0].cache.tick(step, [0])
+    with pytest.raises(cpkv.RankError, match="rank 1 is silent"):
+        ranks[0].cache.tick(ranks[0].log.entries, [0])
+    ranks[1].log.close()
+    with pytest.raises(cpkv.LogError, match="the commit log was closed"):
+        _ = ranks[1].log.entries
+
+
 def test_a_rank_that_leaves_is_an_error_that_names_it(ranks):
     for rank in ranks:
         rank.start()

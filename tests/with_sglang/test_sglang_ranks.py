@@ -1,6 +1,7 @@
 """Two ranks of SGLang's engine with a host tier: what only one of them knows of its copies, both do the same about."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -138,6 +139,16 @@ def test_without_agreement_ranks_are_seen_to_differ(tiered):
     first, second = engine.states()
     assert first["committed_pages"] > second["committed_pages"]
     assert first["digest"] != second["digest"]
+
+
+def test_an_engine_whose_ranks_part_ends_and_names_the_rank(tiered, same_answers):
+    """Not with tokens that are wrong, and not in a hang."""
+    engine = tiered("another eviction on one rank")
+    begun = time.monotonic()
+    with pytest.raises(EngineDiedError) as died:
+        serve_conversations(engine, same_answers, seed=80)
+    assert re.search("rank 1 has parted from rank 0: by step [0-9]+ its cache was given other calls", died.value.log)
+    assert time.monotonic() - begun < SECONDS_TO_END
 
 
 def test_ranks_on_several_hosts_agree_through_a_reduction(tiered, same_answers):

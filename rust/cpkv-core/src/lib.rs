@@ -28,7 +28,7 @@ mod tree;
 
 pub use agreement::{
     AckWords, CommitLog, Fact, FailedFlags, FlagError, LogError, LogGeometry, MOST_RANKS, MemoryRange, OperationId,
-    Patience, Report, Ruling, Stream, Tally, Verdict, Votes, Waited,
+    Patience, Report, Ruling, Stamp, Stream, Tally, Verdict, Votes, Waited,
 };
 pub use config::{CacheConfig, Copies, MOST_LANES, PoolOwner, WritePolicy};
 pub use error::{Error, Result};

@@ -1,5 +1,6 @@
 //! What a cache has done and what it holds.
 
+use crate::digest::Digest;
 use crate::slots::RunLengths;
 
 /// Totals since the cache was made. They change nothing and are not part of the digest.
@@ -60,6 +61,72 @@ pub struct Counters {
     pub flushes: u64,
     /// Events that were dropped because nobody took them.
     pub dropped_events: u64,
+}
+
+impl Counters {
+    /// Adds what is alike on all ranks: all but the events that were dropped, since each rank takes its own.
+    pub(crate) fn add_to_digest(self, digest: &mut Digest) {
+        let Self {
+            leases,
+            device_hit_pages,
+            host_hit_pages,
+            inserted_pages,
+            duplicate_pages,
+            restored_pages,
+            failed_restores,
+            unrestored_pages,
+            recomputed_pages,
+            host_written_pages,
+            host_skipped_pages,
+            late_copied_pages,
+            device_evicted_pages,
+            mirror_dropped_pages,
+            host_evicted_pages,
+            lost_pages,
+            reserved_pages,
+            late_reserved_pages,
+            committed_operations,
+            committed_pages,
+            rolled_back_operations,
+            rolled_back_pages,
+            insert_missed_pages,
+            donors_lost,
+            quarantined_operations,
+            flushes,
+            dropped_events: _,
+        } = self;
+        let totals = [
+            leases,
+            device_hit_pages,
+            host_hit_pages,
+            inserted_pages,
+            duplicate_pages,
+            restored_pages,
+            failed_restores,
+            unrestored_pages,
+            recomputed_pages,
+            host_written_pages,
+            host_skipped_pages,
+            late_copied_pages,
+            device_evicted_pages,
+            mirror_dropped_pages,
+            host_evicted_pages,
+            lost_pages,
+            reserved_pages,
+            late_reserved_pages,
+            committed_operations,
+            committed_pages,
+            rolled_back_operations,
+            rolled_back_pages,
+            insert_missed_pages,
+            donors_lost,
+            quarantined_operations,
+            flushes,
+        ];
+        for total in totals {
+            digest.add(total);
+        }
+    }
 }
 
 /// A cache at one moment.

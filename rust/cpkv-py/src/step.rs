@@ -135,7 +135,10 @@ fn advance_logged(
         }
         *made = Some(run(cache, |core| {
             let ticked = apply(cache, core, step, &verdicts)?;
-            let owed = core.step_reports(&step.acks, step.now_ns);
+            let owed = core.step_reports(&step.acks, step.now_ns).map(|(reports, stamp)| {
+                log.stamp(stamp);
+                reports
+            });
             Ok(Unfinished { number: step.number, ticked, owed })
         })?);
     }

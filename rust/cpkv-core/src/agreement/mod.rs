@@ -59,6 +59,15 @@ pub struct Report {
     pub fact: Fact,
 }
 
+/// What a rank's cache has come to at the end of a step. Ranks that have done the same have the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Stamp {
+    /// The step.
+    pub step: u64,
+    /// Of the cache: see [`CacheManager::stamp`](crate::CacheManager::stamp).
+    pub digest: u64,
+}
+
 /// What holds for an operation on all ranks together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Ruling {

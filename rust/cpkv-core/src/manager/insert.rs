@@ -119,6 +119,8 @@ impl CacheManager {
         };
 
         self.clock += 1;
+        self.history.add_id(given.first().map(|page| page.raw()));
+        self.history.add_id(given.last().map(|page| page.raw()));
         let (mut inserted, mut gained) = (Inserted::default(), Pages::ZERO);
         // What the lease holds, from here on down.
         let mut deepest = lease.node.index;

@@ -80,6 +80,22 @@ impl CacheManager {
         self.peak_metadata_bytes = self.peak_metadata_bytes.max(self.metadata_bytes());
     }
 
+    /// A number that differs, sooner or later, between caches of the same configuration to which not the
+    /// same has been done: over what they have counted, the operations that they have opened and ended,
+    /// and the ends of what was inserted and evicted.
+    ///
+    /// Takes no time to speak of, whatever the size of the cache; for ranks to see that they have parted.
+    /// What was locked and released without any use may make no difference.
+    #[must_use]
+    pub fn stamp(&self) -> u64 {
+        let mut digest = Digest::default();
+        digest.add(self.clock);
+        self.counters.add_to_digest(&mut digest);
+        digest.add(self.history.finish());
+        digest.add(self.operations.history());
+        digest.finish()
+    }
+
     /// A number that is equal for caches of the same configuration to which the same has been
     /// done: over the tree with its tokens, ids, locks and recency, and over what is free.
     ///

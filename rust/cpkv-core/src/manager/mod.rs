@@ -55,6 +55,7 @@ use hashbrown::HashSet;
 
 use crate::agreement::{OperationId, Tally};
 use crate::config::{CacheConfig, Copies, Geometry, PoolOwner, WritePolicy};
+use crate::digest::Digest;
 use crate::error::Result;
 use crate::eviction::{EvictionHeaps, Policy};
 use crate::ids::{Lane, Lanes, NodeIndex, Pages};
@@ -130,6 +131,8 @@ pub struct CacheManager {
     /// Logical time; grows by one with each lease and insertion.
     clock: u64,
     counters: Counters,
+    /// Of the device pages that came and went: some of them, for [`Self::stamp`].
+    history: Digest,
     peak_metadata_bytes: usize,
     copies: Copies,
     has_draft: bool,
@@ -205,6 +208,7 @@ impl CacheManager {
             host,
             clock: 0,
             counters: Counters::default(),
+            history: Digest::default(),
             peak_metadata_bytes: 0,
             copies: config.copies,
             has_draft: config.has_draft,

@@ -117,6 +117,7 @@ impl CacheManager {
             }
         }
         self.counters.device_evicted_pages += u64::from(pages.0);
+        self.history.add_id(given_up.get(before).map(|page| page.raw()));
     }
 
     /// Takes the host slots from row `first` on out of all counts, and frees them.

@@ -6,7 +6,7 @@
 //! does so without holding the cache, since that is where another rank is waited for.
 
 use super::{CacheManager, Lease, RolledBack};
-use crate::agreement::{LogError, OperationId, Report, Votes};
+use crate::agreement::{LogError, OperationId, Report, Stamp, Votes};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
 use crate::operations::Kind;
@@ -171,10 +171,12 @@ impl CacheManager {
         Ok(self.end_step())
     }
 
-    /// What this rank reports in a step, if an entry is to be written in it, which is due in the next.
-    pub fn step_reports(&mut self, acks: &[u64], now_ns: u64) -> Option<Vec<Report>> {
+    /// What this rank reports in a step, and what it has come to, if an entry is to be written in it,
+    /// which is due in the next.
+    pub fn step_reports(&mut self, acks: &[u64], now_ns: u64) -> Option<(Vec<Report>, Stamp)> {
         self.is_entry_due = !self.operations.is_empty();
-        self.is_entry_due.then(|| self.reports(acks, now_ns))
+        let stamp = Stamp { step: self.last_step.unwrap_or_default(), digest: self.stamp() };
+        self.is_entry_due.then(|| (self.reports(acks, now_ns), stamp))
     }
 
     /// Notes that the ranks cannot agree any more. Every later step says so again: what the others

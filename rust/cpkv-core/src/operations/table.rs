@@ -107,6 +107,8 @@ pub(crate) struct Operations {
     restores: usize,
     /// Bytes of the ids of all of them.
     id_bytes: usize,
+    /// Of all that were ever opened, and of their ends.
+    history: Digest,
 }
 
 impl Operations {
@@ -119,6 +121,9 @@ impl Operations {
         self.id_bytes += operation.id_bytes();
         self.restores += usize::from(operation.kind == Kind::Restore);
         self.open.push(OperationIndex::new(index).expect("fewer operations than pages"));
+        self.history.add(u64::from(index) << 32 | operation.pages.len() as u64);
+        self.history.add_id(operation.pages.first().map(|page| page.raw()));
+        self.history.add_id(operation.slots.first().map(|slot| slot.raw()));
         let place = &mut self.places[index as usize];
         place.operation = Some(operation);
         OperationId { index, generation: place.generation }
@@ -132,6 +137,7 @@ impl Operations {
             ending.note(operation.state.phase);
         }
         place.generation = place.generation.wrapping_add(1);
+        self.history.add(u64::from(id.index) << 32 | u64::from(id.generation));
         self.free.push(id.index);
         self.id_bytes -= operation.id_bytes();
         self.restores -= usize::from(operation.kind == Kind::Restore);
@@ -194,6 +200,11 @@ impl Operations {
             (self.id_at(index), operation.expect("it is open"))
         };
         self.open.iter().map(at)
+    }
+
+    /// One number for all that was ever opened and ended, which is alike on all ranks.
+    pub(crate) fn history(&self) -> u64 {
+        self.history.finish()
     }
 
     /// Adds what is alike on all ranks.

@@ -10,6 +10,7 @@ import signal
 from functools import partial, wraps
 
 import torch.distributed as dist
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from cpkv.device import BACKUP, RESTORE
 from cpkv.device.cpu import CpuEngine
@@ -94,6 +95,17 @@ def disagree():
     late_copies()
 
 
+def evict_more():
+    """One rank gives up a page more than the other one, whenever something is to be given up."""
+    evict = PrefixCache.evict
+
+    def more(cache, params):
+        is_more = params.num_tokens > 0 and dist.get_rank() == FAULTY
+        return evict(cache, EvictParams(num_tokens=params.num_tokens + is_more * cache.page_size))
+
+    PrefixCache.evict = more
+
+
 def be_on_several_hosts():
     """As if no rank reached the shared memory of another one. Copies are late on one."""
     ranks.place = lambda: f"host {dist.get_rank()}"
@@ -133,6 +145,7 @@ FAULTS = {
     "restores that all fail on one rank": partial(failing_copies, {RESTORE: 1}),
     "no agreement": disagree,
     "several hosts": be_on_several_hosts,
+    "another eviction on one rank": evict_more,
     "no memory on one rank": have_no_memory,
     "death of one rank": die,
 }

@@ -130,6 +130,21 @@ pub enum LogError {
         /// What was raised.
         reason: String,
     },
+    /// What this rank has done is not what rank 0 has done.
+    #[error(
+        "rank {rank} has parted from rank 0: by step {step} its cache was given other calls or has done something else \
+         (stamp {own:#018x}, want {of_zero:#018x})"
+    )]
+    Parted {
+        /// This rank.
+        rank: u32,
+        /// The step at whose end they differ; in the one before that had an entry they did not.
+        step: u64,
+        /// The stamp of this rank.
+        own: u64,
+        /// That of rank 0.
+        of_zero: u64,
+    },
     /// A rank lives and does not come.
     #[error("rank {rank} is silent for {waited:?}")]
     Silent {

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::super::protocol::{self, Product};
-use super::super::{Report, Tally, Verdict};
+use super::super::protocol::{self, Impossible, Product};
+use super::super::{Report, Stamp, Tally, Verdict};
 use super::memory::Memory;
 use super::packing::{pack_report, pack_verdict, unpack_report, unpack_verdict};
 use super::waiting::Progress;
@@ -68,6 +68,12 @@ impl CommitLog {
         self.flush()
     }
 
+    /// Notes what this rank's cache has come to by the step whose entry is due: of rank 0 it goes with
+    /// the entry, with that of the others the entry is compared.
+    pub fn stamp(&mut self, stamp: Stamp) {
+        self.stamp = stamp;
+    }
+
     /// Puts into the ring what fits. Rank 0 has none: it takes its own reports when it writes.
     pub(super) fn flush(&mut self) -> Result<(), LogError> {
         if self.rank != 0 {
@@ -103,6 +109,8 @@ impl CommitLog {
             };
             zero.room_end = self.watch.wait(&self.files, memory, self.watch.patience.deadline, ask)?;
         }
+        // The first word of each entry.
+        zero.verdicts.push_front(self.stamp.digest);
         memory.entry(number).publish::<Product>(number, &mut zero.verdicts);
         zero.written += 1;
         Ok(())
@@ -111,8 +119,8 @@ impl CommitLog {
     /// Appends the verdicts of the next entry to `into`. Waits for rank 0 if it is not written.
     ///
     /// # Errors
-    /// [`LogError::Unwritten`], [`LogError::Corrupt`]; [`LogError::Dead`], [`LogError::Left`],
-    /// [`LogError::Silent`] and [`LogError::Paused`] while waiting. Then nothing was read.
+    /// [`LogError::Unwritten`], [`LogError::Corrupt`], [`LogError::Parted`]; [`LogError::Dead`],
+    /// [`LogError::Left`], [`LogError::Silent`] and [`LogError::Paused`] while waiting. Then nothing was read.
     pub fn read_entry(&mut self, into: &mut Vec<Verdict>) -> Result<(), LogError> {
         if let Some(&Zero { written, .. }) = self.zero.as_ref().filter(|zero| zero.written == self.read) {
             return Err(LogError::Unwritten { written });
@@ -132,8 +140,15 @@ impl CommitLog {
             other => other?,
         }
 
+        let mut words = self.words.drain(..);
+        let of_zero =
+            words.next().ok_or(Impossible { word: "count of an entry", seen: 0, least: 1, most: u64::MAX })?;
+        if of_zero != self.stamp.digest {
+            let Stamp { step, digest: own } = self.stamp;
+            return Err(LogError::Parted { rank: self.rank, step, own, of_zero });
+        }
         let before = into.len();
-        for word in self.words.drain(..) {
+        for word in words {
             match unpack_verdict(word) {
                 Ok(verdict) => into.push(verdict),
                 Err(impossible) => {

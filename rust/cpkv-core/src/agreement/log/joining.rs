@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::protocol::Presence;
-use super::super::{MOST_RANKS, Tally};
+use super::super::{MOST_RANKS, Stamp, Tally};
 use super::exchange::Zero;
 use super::files::Files;
 use super::layout::{self, FIELDS, Layout, Sizes};
@@ -103,6 +103,7 @@ impl CommitLog {
             queue: VecDeque::new(),
             sent: 0,
             read: 0,
+            stamp: Stamp::default(),
             words: Vec::new(),
             zero: (rank == 0).then(|| Zero::new(Tally::new(ranks), ranks, memory.places())),
             watch: Watch::new(Locks::new(rank, ranks)),

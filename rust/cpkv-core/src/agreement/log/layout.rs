@@ -20,7 +20,7 @@ pub(super) const READY: usize = LINE;
 pub(super) const LEAST_BYTES: u64 = (2 * LINE * size_of::<u64>()) as u64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cpkv-log");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Reads differently in another byte order.
 const BYTE_ORDER: u64 = 0x0102_0304_0506_0708;
 
@@ -52,7 +52,7 @@ pub(super) struct Sizes {
 impl Default for Sizes {
     /// A thousand operations may land at once; then an entry is 8 KiB, a log of 8 ranks 0.8 MiB.
     fn default() -> Self {
-        Self { reports: 4096, entries: 64, verdicts: 1022 }
+        Self { reports: 4096, entries: 64, verdicts: 1021 }
     }
 }
 
@@ -117,14 +117,14 @@ impl Layout {
         self.state(self.geometry.ranks) + place * self.entry_words()
     }
 
-    /// The count and the verdicts of entry `number`.
+    /// The count, the stamp and the verdicts of entry `number`.
     pub(super) fn bodies(&self, number: u64) -> std::ops::Range<usize> {
         let first = self.entry(number) + 1;
-        first..first + 1 + self.sizes.verdicts as usize
+        first..first + 2 + self.sizes.verdicts as usize
     }
 
     fn entry_words(&self) -> usize {
-        (2 + self.sizes.verdicts as usize).next_multiple_of(LINE)
+        (3 + self.sizes.verdicts as usize).next_multiple_of(LINE)
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn no_two_words_share_a_place_and_writers_share_no_line() {
-        for (ranks, reports, entries, verdicts) in [(1, 1, 1, 1), (3, 17, 2, 15), (64, 4096, 64, 1022)] {
+        for (ranks, reports, entries, verdicts) in [(1, 1, 1, 1), (3, 17, 2, 15), (64, 4096, 64, 1021)] {
             let sizes = Sizes { reports, entries, verdicts };
             let layout = Layout::new(0, LogGeometry { ranks, fingerprint: 0 }, sizes).expect("legal");
             // Which process writes the line: 0 for rank 0.

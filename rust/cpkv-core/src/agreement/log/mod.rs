@@ -3,8 +3,9 @@
 //! Owns a file in shared memory and one lock file for each rank. Reports go from each rank to rank
 //! 0 through a ring; verdicts go from rank 0 to all ranks, itself included, through a ring of
 //! numbered entries. Promises: what was reported arrives once and in order, every rank reads the
-//! same entries in the same order, nothing is lost when a ring is full, and nobody waits for a rank
-//! that is gone. Nothing here decides about operations; that is the [`Tally`](super::Tally)'s.
+//! same entries in the same order, nothing is lost when a ring is full, nobody waits for a rank that
+//! is gone, and a rank whose cache is not like that of rank 0 hears of it with the next entry. Nothing
+//! here decides about operations; that is the [`Tally`](super::Tally)'s.
 //!
 //! Must not: print, keep a thread, or trust what it reads. Shared words are touched through
 //! `protocol` alone; `mapping` is where they become words. There is no lock but the files', and
@@ -33,6 +34,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Stamp;
 use super::protocol::Presence;
 use exchange::Zero;
 use files::Files;
@@ -86,6 +88,8 @@ pub struct CommitLog {
     sent: u64,
     /// Entries read so far.
     read: u64,
+    /// What this rank's cache had come to when the entry to be read was due.
+    stamp: Stamp,
     /// Words on their way; empty between calls.
     words: Vec<u64>,
     /// What only rank 0 has.

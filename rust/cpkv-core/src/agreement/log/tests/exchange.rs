@@ -3,7 +3,7 @@
 use std::thread;
 
 use super::*;
-use crate::agreement::{Ruling, Verdict};
+use crate::agreement::{Ruling, Stamp, Verdict};
 
 fn read(log: &mut CommitLog) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
@@ -109,6 +109,26 @@ fn a_report_that_does_not_fit_takes_no_other_with_it() {
     let reports = [report(1, Fact::Failed), report(1 << 24, Fact::Failed)];
     assert!(matches!(zero.report(reports), Err(LogError::Index { .. })));
     assert_eq!(zero.queued_reports(), 0);
+}
+
+#[test]
+fn a_rank_whose_cache_is_another_hears_of_it_with_the_next_entry() {
+    let place = Place::new();
+    let [mut zero, mut one, mut two] = place.ranks(TINY);
+    let stamp = Stamp { step: 7, digest: 0xa };
+    for log in [&mut zero, &mut two] {
+        log.stamp(stamp);
+    }
+    one.stamp(Stamp { digest: 0xb, ..stamp });
+    zero.report([report(1, Fact::Failed)]).expect("reported");
+    zero.write_entry().expect("written");
+    let mut verdicts = Vec::new();
+    let parted = one.read_entry(&mut verdicts).expect_err("another digest");
+    assert!(matches!(parted, LogError::Parted { rank: 1, step: 7, own: 0xb, of_zero: 0xa }), "{parted}");
+    assert!(verdicts.is_empty());
+    for log in [&mut zero, &mut two] {
+        assert_eq!(read(log).len(), 1);
+    }
 }
 
 #[test]

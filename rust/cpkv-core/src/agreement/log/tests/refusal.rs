@@ -266,12 +266,12 @@ fn a_corrupt_entry_is_found() {
         assert_eq!(corrupt(one.read_entry(&mut verdicts)), "number of an entry");
     }
     number(&one, 1);
-    for count in [2, u64::MAX] {
+    for count in [0, 3, u64::MAX] {
         one.memory.entry(0).bodies[0].store(count, Ordering::Relaxed);
         assert_eq!(corrupt(one.read_entry(&mut verdicts)), "count of an entry");
     }
-    one.memory.entry(0).bodies[0].store(1, Ordering::Relaxed);
-    one.memory.entry(0).bodies[1].store(7, Ordering::Relaxed);
+    one.memory.entry(0).bodies[0].store(2, Ordering::Relaxed);
+    one.memory.entry(0).bodies[2].store(7, Ordering::Relaxed);
     assert_eq!(corrupt(one.read_entry(&mut verdicts)), "kind of a verdict");
     assert!(verdicts.is_empty());
 }
