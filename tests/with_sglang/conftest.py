@@ -43,6 +43,7 @@ LIKE_OTHERS = {
     ],
     "test_sglang_host_tier.py": ["[16-"],
     "test_sglang_pauses.py": ["llama, pages of 16]"],
+    "test_sglang_ranks.py": ["given_up_by_both[backups]"],
 }
 """By file, parts of the names of tests that take long and are like others: they are left to `make test-sglang-all`."""
 

@@ -175,8 +175,10 @@ impl CacheManager {
     /// which is due in the next.
     pub fn step_reports(&mut self, acks: &[u64], now_ns: u64) -> Option<(Vec<Report>, Stamp)> {
         self.is_entry_due = !self.operations.is_empty();
-        let stamp = Stamp { step: self.last_step.unwrap_or_default(), digest: self.stamp() };
-        self.is_entry_due.then(|| (self.reports(acks, now_ns), stamp))
+        self.is_entry_due.then(|| {
+            let stamp = Stamp { step: self.last_step.unwrap_or_default(), digest: self.stamp() };
+            (self.reports(acks, now_ns), stamp)
+        })
     }
 
     /// Notes that the ranks cannot agree any more. Every later step says so again: what the others
