@@ -173,7 +173,7 @@ prove: build $(VENV)/.dev-installed ## Millions of random steps, and the whole m
 	cargo test --locked --release --package cpkv-core --lib operations::model -- --include-ignored --nocapture --test-threads=$(PROVE_JOBS)
 
 .PHONY: mutants
-mutants: build $(VENV)/.dev-installed ## Break the core and the data plane in small ways and see each break caught (an hour or two)
+mutants: build $(VENV)/.dev-installed $(TORCH_VENV)/.cpkv-installed ## Break the core, the data plane and the SGLang part in small ways and see each break caught (an hour or two)
 	@cargo nextest --version >/dev/null || { echo "cpkv: cargo-nextest is missing: cargo install cargo-nextest" >&2; exit 1; }
 	$(BIN)/python tools/mutants.py
 

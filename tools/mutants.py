@@ -1,10 +1,11 @@
 """Break the core and the data plane in small ways, and see that a test fails each time.
 
-    python tools/mutants.py [--only WORDS ...] [--first NUMBER]
+    python tools/mutants.py [--only WORDS ...] [--first NUMBER] [--sglang-python INTERPRETER]
 
 The breaks are in `mutants.toml`: a file, a text that stands in it once, and what is put in its
 place. A file of the core is tested by the tests of the core, one of the package (`.py`) by those of the
-data plane, with the interpreter that runs this. Breaks are made in a copy under `target/mutants`, one at a
+data plane, with the interpreter that runs this. A break of cpkv in SGLang names its own tests, which run with
+the interpreter that has SGLang. Breaks are made in a copy under `target/mutants`, one at a
 time, so that an interrupted run leaves the sources as they are. One that no test notices, or whose text is
 not there any more, makes the run fail.
 """
@@ -18,8 +19,10 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / "target" / "mutants"
@@ -85,8 +88,13 @@ def test_core(timeout_s: int | None) -> tuple[str, str]:
 
 
 def test_package(timeout_s: int | None) -> tuple[str, str]:
-    """Run the tests of the data plane: `caught`, `survived` or `does not build`, and what noticed it."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *PACKAGE_TESTS]
+    """Run the tests of the data plane."""
+    return run_pytest(sys.executable, PACKAGE_TESTS, timeout_s)
+
+
+def run_pytest(python: str, tests: Sequence[str], timeout_s: int | None) -> tuple[str, str]:
+    """Run tests of the package: `caught`, `survived` or `does not build`, and what noticed it."""
+    command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     status, output = run(command, timeout_s)
     if status == 0:
         return "survived", ""
@@ -122,9 +130,19 @@ def run(command: list[str], timeout_s: int | None) -> tuple[int, str]:
     return process.returncode, output
 
 
-def tests_of(file: str) -> Callable[[int | None], tuple[str, str]]:
-    """Return what runs the tests of a file that is broken."""
-    return test_package if file.endswith(".py") else test_core
+def test_sglang(mutants: Sequence[dict[str, Any]], python: str, timeout_s: int | None) -> tuple[str, str]:
+    """Run the tests that breaks of cpkv in SGLang name."""
+    tests = dict.fromkeys(f"tests/with_sglang/{test}" for mutant in mutants for test in mutant["tests"])
+    return run_pytest(python, [*tests], timeout_s)
+
+
+def tests_of(mutants: Sequence[dict[str, Any]], python: str) -> list[Callable[[int | None], tuple[str, str]]]:
+    """Return what runs the tests of the files that are broken."""
+    in_sglang = [mutant for mutant in mutants if "tests" in mutant]
+    others = {
+        test_package if mutant["file"].endswith(".py") else test_core for mutant in mutants if mutant not in in_sglang
+    }
+    return [*others, *([partial(test_sglang, in_sglang, python)] if in_sglang else [])]
 
 
 def main() -> int:
@@ -134,6 +152,12 @@ def main() -> int:
         "--only", nargs="+", metavar="WORDS", help="try only the breaks with one of these in their name"
     )
     parser.add_argument("--first", type=int, default=1, metavar="NUMBER", help="go on with this one of the list")
+    parser.add_argument(
+        "--sglang-python",
+        default=str(ROOT / ".venv-torch/bin/python"),
+        metavar="INTERPRETER",
+        help="that has SGLang (default: that of make test-sglang)",
+    )
     arguments = parser.parse_args()
     only, first = arguments.only, arguments.first
     with (ROOT / "tools" / "mutants.toml").open("rb") as file:
@@ -148,22 +172,22 @@ def main() -> int:
         except BlockingIOError:
             print(f"another run has {COPY}: wait for it, or end it", flush=True)
             return 1
-        return try_breaks(mutants, first)
+        return try_breaks(mutants, first, arguments.sglang_python)
 
 
-def try_breaks(mutants: list[dict[str, str]], first: int) -> int:
+def try_breaks(mutants: list[dict[str, Any]], first: int, sglang_python: str) -> int:
     """Try the breaks from one on; 1 if one of them was not caught."""
     make_copy()
     tried = list(enumerate(mutants, 1))[first - 1 :]
     # Unbroken, so that what is caught is the break; the first build has no time limit.
-    for test in {tests_of(mutant["file"]) for _, mutant in tried}:
+    for test in tests_of([mutant for _, mutant in tried], sglang_python):
         verdict, by = test(None)
         if verdict != "survived":
             print(f"without any break: {verdict} ({by})", flush=True)
             return 1
     counts: dict[str, int] = {}
     for index, mutant in tried:
-        test = tests_of(mutant["file"])
+        [test] = tests_of([mutant], sglang_python)
         path = COPY / (SOURCES / mutant["file"] if test is test_core else mutant["file"])
         source = path.read_text(encoding="utf-8")
         if source.count(mutant["before"]) != 1:
