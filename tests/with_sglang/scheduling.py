@@ -92,6 +92,8 @@ def chain(request):
 class Scheduler:
     """Moves requests on with one cache, and checks what they read."""
 
+    new_request = Request
+
     def __init__(self, cache, params):
         self.cache = cache
         self.page_size = params.page_size
@@ -116,13 +118,21 @@ class Scheduler:
         names = self.names_of(request, len(request.tokens) - 1)
         return next((place for place, name in enumerate(names) if name not in self.kept), len(names)) * self.page_size
 
+    def match(self, request, end):
+        """What the cache has of the first `end` tokens."""
+        key = RadixKey(request.tokens, request.extra_key, limit=end, cache_salt=request.cache_salt)
+        return self.cache.match_prefix(MatchPrefixParams(key=key, req=request))
+
+    def tokens_of(self, found):
+        """How many tokens a match has found on the device."""
+        return found.device_prefix_len
+
     def remember(self, request, end):
         """All whole pages of the first `end` tokens are found, and where they are."""
-        names = self.names_of(request, end)
-        key = RadixKey(request.tokens, request.extra_key, limit=end, cache_salt=request.cache_salt)
-        found = self.cache.match_prefix(MatchPrefixParams(key=key))
-        assert found.device_prefix_len == len(names) * self.page_size, "what was kept is found at once"
-        firsts = self.cache.path_device_indices(found.last_device_node)[: found.device_prefix_len : self.page_size]
+        names, found = self.names_of(request, end), self.match(request, end)
+        tokens = self.tokens_of(found)
+        assert tokens == len(names) * self.page_size, "what was kept is found at once"
+        firsts = self.cache.path_device_indices(found.last_device_node)[: tokens : self.page_size]
         for name, page in zip(names, (firsts // self.page_size).tolist(), strict=True):
             assert self.kept.get(name, page) == page, "there once"
             self.kept[name], self.names[page] = page, name
@@ -219,6 +229,7 @@ class Scheduler:
     def flush(self):
         """As SGLang does when nothing runs."""
         assert not self.running
+        assert not self.cache.protected_size()
         self.cache.reset()
         self.allocator.clear()
         self.scribble()
@@ -300,6 +311,8 @@ class TieredScheduler(Scheduler):
         options: Of `open_host`.
     """
 
+    adapter = CheckpointCache
+
     def __init__(self, made_of, engine, *, slots, **options):
         params = made_of.params
         rows = params.token_to_kv_pool_allocator.size + params.page_size
@@ -336,7 +349,7 @@ class TieredScheduler(Scheduler):
             **options,
         )
         let_wait(self.draft_pools, self.host.tier)
-        super().__init__(CheckpointCache(params, self.host.tier.cache, self.host), params)
+        super().__init__(self.adapter(params, self.host.tier.cache, self.host), params)
         self.memory = self.layers[0][:, 0]
         self.restored = 0
 
@@ -407,10 +420,9 @@ class TieredScheduler(Scheduler):
 
     def remember(self, request, end):
         """What was kept and is on the device is found at once."""
-        key = RadixKey(request.tokens, request.extra_key, limit=end, cache_salt=request.cache_salt)
-        found = self.cache.match_prefix(MatchPrefixParams(key=key))
+        found = self.match(request, end)
         pages = max(end - self.is_eagle, 0) // self.page_size
-        assert found.device_prefix_len + found.host_hit_length == pages * self.page_size
+        assert self.tokens_of(found) + found.host_hit_length == pages * self.page_size
 
     def scribble(self):
         free = self.allocator.get_all_free_pages().long()

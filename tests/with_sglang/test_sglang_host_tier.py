@@ -50,14 +50,7 @@ def test_every_layer_reads_what_was_computed_for_its_tokens(page_size, is_eagle,
         pages_come_late(monkeypatch, 3)
     made_of = context(pages=-(-850 // page_size), page_size=page_size, is_eagle=is_eagle)
     scheduler = TieredScheduler(made_of, late(1), slots=-(-8_000 // page_size), write=write)
-    work = Work(scheduler, 5)
-    while work.steps < 900:
-        work.step()
-    for request in list(scheduler.running):
-        if request.kv.kv_allocated_len < len(request.tokens):
-            scheduler.extend(request, len(request.tokens))
-        scheduler.finish(request)
-    scheduler.flush()
+    Work(scheduler, 5).finish(steps=900)
     stats, counts = scheduler.host.tier.cache.stats(), scheduler.host.tier.counts
     assert scheduler.restored > 0
     assert stats.committed_pages > 0

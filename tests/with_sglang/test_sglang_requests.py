@@ -4,7 +4,7 @@ import random
 from array import array
 
 import pytest
-from scheduling import Request, Scheduler, context
+from scheduling import Scheduler, context
 from sglang.srt.mem_cache.registry import default_radix_cache_factory
 from sglang.srt.runtime_context import get_context
 
@@ -55,7 +55,7 @@ class Work:
             self.histories[place] = self.random.choice(self.histories)[: self.random.randrange(1, 50)]
         tokens = (self.histories[place] + self.some_tokens(30))[:MOST_TOKENS]
         extra_key, salt = self.random.choice([None, None, "adapter"]), self.random.choice([None, None, None, "salt"])
-        self.waiting.append(Request(self.number, tokens, extra_key=extra_key, cache_salt=salt))
+        self.waiting.append(self.scheduler.new_request(self.number, tokens, extra_key=extra_key, cache_salt=salt))
         self.number += 1
 
     def step(self):
@@ -101,20 +101,22 @@ class Work:
             self.waiting.append(request)
         return does
 
+    def finish(self, *, steps=None, requests=None):
+        """Go on for so many steps, or until so many requests have run; return what each has found."""
+        scheduler = self.scheduler
+        while self.steps < steps if steps else len(self.found) < requests:
+            self.step()
+        for request in list(scheduler.running):
+            if request.kv.kv_allocated_len < len(request.tokens):
+                scheduler.extend(request, len(request.tokens))
+            scheduler.finish(request)
+        scheduler.flush()
+        return self.found
+
 
 def work(make, *, seed, steps=None, requests=None, **settings):
     made_of = context(**settings)
-    scheduler = Scheduler(make(made_of), made_of.params)
-    done = Work(scheduler, seed)
-    while done.steps < steps if steps else len(done.found) < requests:
-        done.step()
-    for request in list(scheduler.running):
-        if request.kv.kv_allocated_len < len(request.tokens):
-            scheduler.extend(request, len(request.tokens))
-        scheduler.finish(request)
-    assert scheduler.cache.protected_size() == 0
-    scheduler.flush()
-    return done.found
+    return Work(Scheduler(make(made_of), made_of.params), seed).finish(steps=steps, requests=requests)
 
 
 @pytest.mark.parametrize("is_eagle", [False, True])

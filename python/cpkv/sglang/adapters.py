@@ -44,11 +44,6 @@ class CheckpointCache(PrefixCache):
         pages = self._path(req.last_node)[: req.prefix_len // self.page_size]
         return self._pages.token_indices(pages)
 
-    def free_kv_row(self, kv: Any, ranges: list[tuple[int, int]]) -> None:  # noqa: ANN401 - SGLang's
-        """Give places of a request's row back, those behind the copies that still read them."""
-        if not self._fences(kv, ranges):
-            super().free_kv_row(kv, ranges)
-
     def _free(self, pages: PageIds) -> None:
         self.token_to_kv_pool_allocator.free_page_ids(self._pages.tensor(pages))
 

@@ -320,6 +320,11 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         self._check()
         return True
 
+    def free_kv_row(self, kv: Any, ranges: list[tuple[int, int]]) -> None:  # noqa: ANN401 - SGLang's
+        """Give places of a request's row back, behind the copies that still read them. SGLang calls it since 0.5.19."""
+        if not self._fences(kv, ranges):
+            super().free_kv_row(kv, ranges)
+
     def _load_back(self, prefix: Prefix) -> int:
         """Bring what a request has found on the host back with its batch: all of it, or nothing if there is no room.
 
