@@ -81,8 +81,8 @@ class Calls:
             sampling_params={"max_new_tokens": request.new_tokens, "temperature": 0},
             stream=True,
             extra_key=request.extra_key,
-            cache_salt=request.cache_salt,
             priority=request.priority,
+            **({} if request.cache_salt is None else {"cache_salt": request.cache_salt}),  # since 0.5.18
         )
         abort = asyncio.create_task(self._abort(request, sent.rid, times))
         async for output in self._manager.generate_request(sent, None):

@@ -1,7 +1,7 @@
 """SGLang with cpkv says what SGLang without a cache says, and computes no more than it has to."""
 
 import pytest
-from prefixes import Prefixes
+from prefixes import COMPUTES_LAST_TOKEN, Prefixes
 from prompts import Prompts
 from served import Request
 from setups import Setup
@@ -100,7 +100,8 @@ def test_the_same_prompt_twice_at_once_is_kept_once(setup, engine, same_answers)
     answers = engine.serve(Request(prompt), Request(prompt))
     same_answers(setup, [Request(prompt)] * 2, answers)
     state = engine.settle()
-    assert state["device_cached_pages"] == (len(prompt) + 15 - setup.drafts) // setup.page_size
+    computed = range(len(prompt) + 15, len(prompt) + 16 + COMPUTES_LAST_TOKEN)
+    assert state["device_cached_pages"] in {(tokens - setup.drafts) // setup.page_size for tokens in computed}
 
 
 def test_a_flush_forgets_everything(setup, engine, same_answers):

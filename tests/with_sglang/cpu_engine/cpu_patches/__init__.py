@@ -1,4 +1,4 @@
-"""Lets SGLang 0.5.23 serve MLA, DSA and EAGLE, and keep its own host cache, on a CPU.
+"""Lets SGLang serve MLA, DSA and EAGLE, and keep its own host cache, on a CPU.
 
 SGLang finds `register` through the entry point group `sglang.srt.plugins`, as it finds cpkv, in every process that
 has the folder above on its path. The attention backend is `torch_native`. One file for each thing that does not work
@@ -10,6 +10,7 @@ without it:
 - `drafts`: the backend's part in EAGLE, which it does not have;
 - `nextn`: the draft of a DSA model, which has experts and waits for a GPU;
 - `host_copies`: what SGLang's own host cache copies with, which is there on a GPU only;
+- `allocations`: what the allocator of pages computes by kernels before 0.5.22;
 - `memory`: giving up device memory, for which there is a library on a GPU only.
 
 `controls` is for the tests.
@@ -29,8 +30,9 @@ def register():
 def patch_scheduler(scheduler, *_, **__):
     """Patch before anything is made."""
     # They import what other processes do not need and would take seconds for.
-    from cpu_patches import controls, drafts, host_copies, index_keys, latents, nextn  # noqa: PLC0415
+    from cpu_patches import allocations, controls, drafts, host_copies, index_keys, latents, nextn  # noqa: PLC0415
 
+    allocations.allocate_on_cpu()
     latents.absorb()
     index_keys.store_on_cpu()
     drafts.follow_chains()

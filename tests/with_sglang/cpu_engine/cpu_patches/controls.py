@@ -11,31 +11,29 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController
-
 from cpkv.device import RESTORE
 from cpkv.device.cpu import CpuEngine
 from cpkv.drivers import HostTier
-from cpkv.sglang.adapters import CheckpointCache
 from cpkv.sglang.cache import PrefixCache
 from cpkv.sglang.host import Host
 from cpkv.sglang.pages import AskedPages
 from cpu_patches import host_copies, memory, several_ranks
 from cpu_patches.digests import Digests
+from cpu_patches.places import AdaptedCache, StateTeller, hit_tokens
 from cpu_patches.timeline import Timeline
 
 FAULT = "CPKV_TEST_FAULT"
 GATE = "CPKV_TEST_GATE"
 
 _check = PrefixCache._check
-_free = CheckpointCache._free
+_free = AdaptedCache._free
 _match_prefix = PrefixCache.match_prefix
 _make = PrefixCache.__init__
 _load = HostTier.load
 _make_host = Host.__init__
 _make_engine = CpuEngine.__init__
 _copy = CpuEngine._copy
-_get_internal_state = SchedulerInternalStateController.get_internal_state
+_get_internal_state = StateTeller.get_internal_state
 
 
 def watch(scheduler):
@@ -51,7 +49,7 @@ def watch(scheduler):
     def match_and_zero(cache, params):
         result = _match_prefix(cache, params)
         pools_of = ZEROED.get(params.key.extra_key)
-        if pools_of is not None and result.device_prefix_len:
+        if pools_of is not None and hit_tokens(result):
             rows = cache.path_device_indices(result.last_device_node)
             for pool in pools_of(scheduler):
                 counts["zeroed_rows"] += zero(pool, rows)
@@ -76,7 +74,7 @@ def watch(scheduler):
     memory.lose_pages(scheduler, count_copies)
     PrefixCache._check = count_check
     PrefixCache.match_prefix = match_and_zero
-    SchedulerInternalStateController.get_internal_state = tell
+    StateTeller.get_internal_state = tell
     several_ranks.count_what_is_sent(counts)
     several_ranks.count_aborts(counts)
     fault = os.environ.get(FAULT)
@@ -108,7 +106,7 @@ ZEROED = {
 
 def leak():
     """Whatever cpkv gives back, it keeps a page of it."""
-    CheckpointCache._free = lambda cache, pages: _free(cache, pages[1:])
+    AdaptedCache._free = lambda cache, pages: _free(cache, pages[1:])
 
 
 def free_twice():
@@ -118,7 +116,7 @@ def free_twice():
         _free(cache, pages)
         _free(cache, pages[:1])
 
-    CheckpointCache._free = twice
+    AdaptedCache._free = twice
 
 
 class UnwrittenRows:

@@ -6,6 +6,7 @@ steps before it have stored.
 """
 
 import copy
+from inspect import signature
 
 import torch
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
@@ -13,6 +14,7 @@ from sglang.srt.speculative.draft_utils import DraftBackendFactory
 
 _forward_extend = TorchNativeAttnBackend.forward_extend
 _create_backend = DraftBackendFactory._create_backend
+_names_backends = "stamps_children" in signature(_create_backend).parameters  # since 0.5.18
 
 
 def follow_chains():
@@ -60,11 +62,11 @@ class Steps:
             backend.init_forward_metadata(forward_batch)
 
 
-def _create_native_too(self, backend_name, backend_map, error_template, stamps_children=False):  # noqa: FBT002 - as SGLang calls it
+def _create_native_too(self, backend_name, backend_map, error_template, **named):
     def native():
         runner = self.draft_model_runner
-        return "torch_native", (
-            Steps(runner, self.speculative_num_steps) if stamps_children else TorchNativeAttnBackend(runner)
-        )
+        drafts = backend_name == "decode_attention_backend"  # and not what follows a prompt
+        backend = Steps(runner, self.speculative_num_steps) if drafts else TorchNativeAttnBackend(runner)
+        return ("torch_native", backend) if _names_backends else backend
 
-    return _create_backend(self, backend_name, {**backend_map, "torch_native": native}, error_template, stamps_children)
+    return _create_backend(self, backend_name, {**backend_map, "torch_native": native}, error_template, **named)

@@ -4,7 +4,12 @@ Device pools are lists of layers of token rows. A host pool has the same form (`
 pages, each with all layers (`page_first_direct`).
 """
 
-from sglang.srt.mem_cache.pool_host import common, dsa, mha, mla
+from sglang.srt.mem_cache.pool_host import common, mha, mla
+
+try:
+    from sglang.srt.mem_cache.pool_host import dsa
+except ImportError:  # before 0.5.19
+    from sglang.srt.mem_cache import memory_pool_host as dsa
 
 NAMES = ("transfer_kv_direct", "transfer_kv_per_layer_direct_pf_lf", "transfer_kv_all_layer_direct_lf_pf")
 

@@ -7,6 +7,8 @@ do not show whether index keys are right, then: whoever moves them has to compar
 import torch
 from sglang.srt.layers.attention.dsa import dsa_indexer
 
+from cpu_patches.places import index_page_size
+
 _LARGEST_FP8 = torch.finfo(torch.float8_e4m3fn).max
 _SMALLEST_AMAX = 1e-4
 
@@ -29,7 +31,7 @@ def _forward(self, x, q_lora, positions, forward_batch, layer_id, return_indices
 def _store(pool, layer_id, slots, keys, scales):
     """A page has the keys of its tokens, one byte a number, and behind them their scales, four bytes each."""
     buffer = pool.get_index_k_with_scale_buffer(layer_id=layer_id)
-    size, width = pool.index_page_size, keys.shape[1]
+    size, width = index_page_size(pool), keys.shape[1]
     page, offset = slots // size, slots % size
     buffer[:, : size * width].view(-1, size, width)[page, offset] = keys.to(torch.float8_e4m3fn).view(torch.uint8)
     buffer[:, size * width :].view(-1, size, scales.element_size())[page, offset] = scales.view(torch.uint8)

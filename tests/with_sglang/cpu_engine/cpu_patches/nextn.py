@@ -8,7 +8,10 @@ _is_sparse = DeepseekV2DecoderLayer._is_layer_sparse
 
 def draft_densely():
     """Let the draft's layer be dense where the target's are, and wait for nothing."""
-    DeepseekV2DecoderLayer._is_layer_sparse = staticmethod(
-        lambda config, layer, is_nextn: _is_sparse(config, layer, is_nextn=False)  # noqa: ARG005 - as SGLang calls it
-    )
+
+    def is_sparse(config, layer, is_nextn):  # noqa: ARG001 - as SGLang calls it
+        return _is_sparse(config, layer, is_nextn=False)
+
+    was_static = isinstance(vars(DeepseekV2DecoderLayer)["_is_layer_sparse"], staticmethod)  # since 0.5.22
+    DeepseekV2DecoderLayer._is_layer_sparse = staticmethod(is_sparse) if was_static else is_sparse
     torch.cuda.synchronize = lambda *_: None

@@ -18,13 +18,23 @@ from cpkv.drivers import HostTier
 from cpkv.engine.exchange import count_collectives
 from cpkv.host import HostMemory
 from cpkv.sglang import ranks
-from cpkv.sglang.adapters import CheckpointCache
 from cpkv.sglang.cache import PrefixCache
+from cpu_patches.places import AdaptedCache
 
 FAULTY = 1
 """The rank that has faults."""
-CALLS = ("check_hicache_events", "checkpoint", "evict", "init_load_back", "match_prefix", "ready_to_load_host_cache")
-"""Of the cache, in which nothing may be sent."""
+CALLS = (
+    "cache_finished_req",
+    "cache_unfinished_req",
+    "check_hicache_events",
+    "checkpoint",
+    "evict",
+    "init_load_back",
+    "insert_req",
+    "match_prefix",
+    "ready_to_load_host_cache",
+)
+"""Of the cache, in which nothing may be sent. No version has all of them."""
 
 
 def of_all_ranks(figures):
@@ -49,9 +59,9 @@ def count_what_is_sent(counts):
 
         return count
 
-    for name in CALLS:
-        owner = CheckpointCache if name in vars(CheckpointCache) else PrefixCache
-        setattr(owner, name, counted(getattr(owner, name)))
+    for owner in AdaptedCache.__mro__[: AdaptedCache.__mro__.index(PrefixCache) + 1]:
+        for name in set(CALLS) & set(vars(owner)):
+            setattr(owner, name, counted(getattr(owner, name)))
 
 
 def count_aborts(counts):
