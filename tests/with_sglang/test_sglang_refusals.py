@@ -97,15 +97,6 @@ def test_a_version_that_is_not_known(version, monkeypatch):
         build(context())
 
 
-@pytest.mark.parametrize("version", ["0.5.18", "0.5.19", "0.5.20", "0.5.21"])
-def test_a_version_without_a_host_tier(version, monkeypatch):
-    monkeypatch.setattr("cpkv.sglang.factory.sglang_version", version)
-    with pytest.raises(
-        ConfigError, match=rf"^--enable-hierarchical-cache: SGLang is {version}, want one of .* leave it out"
-    ):
-        build(context(enable_hierarchical_cache=True))
-
-
 POOL = {"size": 128, "page_size": 64, "layer_num": 1, "device": "cpu", "enable_memory_saver": False}
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from cpkv.doctor.check import Check
 from cpkv.errors import ConfigError
 from cpkv.sglang.plugin import BACKEND
-from cpkv.sglang.versions import HOST_TIER, INTERFACES, interface_of, release_of
+from cpkv.sglang.versions import INTERFACES, interface_of
 
 GROUP: Final = "sglang.srt.plugins"
 """The entry points that SGLang loads in each of its processes."""
@@ -48,11 +48,7 @@ def _sglang(installed: str) -> Check:
     except ConfigError:
         hint = f"pip install sglang=={_LAST}, or start SGLang without --radix-cache-backend {BACKEND}"
         return Check("SGLang", "fail", f"{installed}, which cpkv does not know", _KNOWN, hint)
-    if release_of(installed) in HOST_TIER:
-        return Check("SGLang", "ok", f"{installed}: device tier and host tier", _KNOWN)
-    wanted = f"one of {', '.join(HOST_TIER)} for the host tier"
-    hint = "start it without --enable-hierarchical-cache, or install another one"
-    return Check("SGLang", "warn", f"{installed}: device tier only", wanted, hint)
+    return Check("SGLang", "ok", f"{installed}: device tier and host tier", _KNOWN)
 
 
 def _torch() -> Check:

@@ -1,8 +1,9 @@
 """SGLang's builder of caches, which hands a draft to its own host cache as soon as the cache is made.
 
-With another cache it raises: in 0.5.22 and 0.5.23 for a draft beside the target ("HiCache draft pools require
-UnifiedRadixCache"), in 0.5.17 for every draft. It is replaced in the scheduler's own process, by the factory and only
-for a cache with a host tier, which copies the draft's state with the target's.
+With another cache it raises: since 0.5.19 for a draft beside the target ("HiCache draft pools require
+UnifiedRadixCache"), in 0.5.18 as well, since it asks for that cache's controller, and in 0.5.17 for every draft. It is
+replaced in the scheduler's own process, by the factory and only for a cache with a host tier, which copies the draft's
+state with the target's.
 """
 
 from collections.abc import Callable

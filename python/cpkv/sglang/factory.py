@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 from sglang.version import __version__ as sglang_version
 
 import cpkv
-from cpkv.errors import ConfigError
 from cpkv.sglang.adapters import ADAPTERS
 from cpkv.sglang.builder import copy_drafts
 from cpkv.sglang.drafts import drafts_of
 from cpkv.sglang.drains import drain_before_calls
 from cpkv.sglang.opening import host_of, new_manager
 from cpkv.sglang.options import check_options
-from cpkv.sglang.versions import HOST_TIER, interface_of, release_of
+from cpkv.sglang.versions import interface_of
 from cpkv.sglang.waits import let_wait
 
 if TYPE_CHECKING:
@@ -40,12 +39,6 @@ def build(context: "TreeCacheBuildContext") -> "PrefixCache":
         _logger.info("%s, no host tier", _told(params))
         follow_forwards()
         return _published(ADAPTERS[interface](params, new_manager(params), None), context)
-    if release_of(sglang_version) not in HOST_TIER:
-        message = (
-            f"--enable-hierarchical-cache: SGLang is {sglang_version}, want one of {', '.join(HOST_TIER)} for the host "
-            "tier: leave it out, and cpkv caches on the device"
-        )
-        raise ConfigError(message)
     _logger.info("%s", _told(params))
     drafts = drafts_of(context)
     host = host_of(context, drafts)

@@ -25,10 +25,6 @@ INTERFACES: Final = {
     "0.5.23": Interface.CHECKPOINT,
 }
 
-
-HOST_TIER: Final = ("0.5.17", "0.5.22", "0.5.23")
-"""With a host tier: those that were tried, or share all of the interface with one that was."""
-
 WAITS_BEFORE_GRAPHS: Final = ("0.5.23",)
 """Those that wait for what comes back from the host before they replay a whole forward from one graph."""
 
