@@ -32,7 +32,10 @@ def serve(connection):
     """Start the engine and answer calls."""
     # A process that was forked holds the connection too, and the tests would not see it closed.
     os.register_at_fork(after_in_child=connection.close)
-    engine = Engine(**connection.recv())
+    options = connection.recv()
+    # Before 0.5.19 not more than there are ranks.
+    os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join("0" * options.get("tp_size", 1))
+    engine = Engine(**options)
     engine.tokenizer_manager.dump_requests_before_crash = lambda: None  # it waits five seconds for a GPU to settle
     connection.send(None)
     engine.loop.run_until_complete(Calls(engine).answer(connection))
