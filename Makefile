@@ -123,6 +123,10 @@ test-sglang: $(TORCH_VENV)/.cpkv-installed ## Run the tests of cpkv in SGLang: i
 test-sglang-all: $(TORCH_VENV)/.cpkv-installed ## Also those that are like others, with other page sizes and ranks
 	$(TORCH_VENV)/bin/python -m pytest tests/with_sglang
 
+.PHONY: test-sglang-versions
+test-sglang-versions: $(TORCH_VENV)/.cpkv-installed ## Run tests in the engines of all versions of SGLang that there is an adapter for, or VERSIONS="0.5.20 0.5.21"
+	$(TORCH_VENV)/bin/python tools/sglang_versions.py $(VERSIONS)
+
 .PHONY: loom
 loom: tools ## Explore the models of what is lock-free, with their negative controls
 	$(IN_LOOM) cargo test --locked --release
