@@ -235,6 +235,8 @@ impl Pair {
             return;
         }
         let Waiting { prompt, priority, hit, digest } = self.waiting.remove(0);
+        // What is inserted behind a pinned prefix may have a higher priority than that, and be worth more (see `setups`).
+        let is_use = is_use || self.setup.policy == Policy::Priority && self.setup.host_slots_per_lane.is_some();
         let is_unchanged = self.cache.digest() == digest;
         let left = self.cache.pages_of(&hit);
         let lease = if is_use { self.cache.lock(&hit, priority) } else { self.cache.pin(&hit, priority) };

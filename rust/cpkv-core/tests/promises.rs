@@ -398,6 +398,32 @@ fn a_host_page_is_restored_in_its_lane() {
     cache.check_integrity().unwrap();
 }
 
+#[test]
+fn what_others_bring_to_the_device_meanwhile_is_a_duplicate_of_what_a_holder_computes() {
+    // Six pages, of which two stay on the device; another request computes the first four of them again.
+    let config = CacheConfig { page_tokens: 1, device_pages: 12, host_slots: Some(64), ..CacheConfig::default() };
+    for is_use in [false, true] {
+        let mut cache = CacheManager::new(&config).unwrap();
+        let tokens: Vec<i64> = (0..6).collect();
+        let all = ids(&cache.allocate(Placement::Stripe(6, Lane(0))).unwrap().unwrap());
+        cache.insert_unleased(&tokens, &all, &Namespace::default()).unwrap();
+        cache.evict(Lane(0), 4).unwrap();
+        let hit = cache.match_prefix(&tokens, &Namespace::default(), None);
+        let mut lease = if is_use { cache.lock(&hit, 0) } else { cache.pin(&hit, 0) };
+        assert_eq!((lease.device_pages(), lease.host_pages()), (Pages(2), Pages(4)));
+        let given = ids(&cache.allocate(Placement::Stripe(4, Lane(0))).unwrap().unwrap());
+        let others = cache.insert_unleased(&tokens[..4], &given, &Namespace::default()).unwrap();
+        assert_eq!(ids(&others.duplicates), given[..2]);
+        let own = ids(&cache.allocate(Placement::Stripe(4, Lane(0))).unwrap().unwrap());
+        let inserted = cache.insert(&tokens, &own, &mut lease).unwrap();
+        assert_eq!(ids(&inserted.duplicates), own[..2]);
+        let expected = [&all[..2], &given[2..], &own[2..]].concat();
+        assert_eq!(ids(&cache.leased_pages(&lease, Pages(0))), expected);
+        cache.release(lease);
+        cache.check_integrity().unwrap();
+    }
+}
+
 // --- Eviction ---
 
 #[test]

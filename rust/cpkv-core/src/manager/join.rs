@@ -37,7 +37,10 @@ impl CacheManager {
         let is_as_old = created == state.usage.created || !matches!(self.policy, Policy::Fifo | Policy::Filo);
         // What others have locked may be what the next one has just found.
         let is_found = hits > 0 || state.usage.hits > 0;
+        // What others hold without any use may be on the device up to here only, as far as they know.
+        let is_shared = state.locks > 1 || self.tree.arena[back].locked_children > 0;
         is_as_recent
+            && !is_shared
             && is_as_old
             && !is_found
             && priority == state.usage.priority
