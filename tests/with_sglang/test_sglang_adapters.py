@@ -43,7 +43,7 @@ def test_every_layer_reads_what_was_computed_for_its_tokens(calls, page_size, is
     monkeypatch.setattr(adapters, "MatchResult", OlderMatch)
     made_of = older_context(pages=-(-850 // page_size), page_size=page_size, is_eagle=is_eagle)
     scheduler = type("Older", (calls, TieredScheduler), {})(made_of, late(1), slots=-(-8_000 // page_size))
-    Work(scheduler, 5).finish(steps=600)
+    Work(scheduler, 5).finish(steps=900)
     assert scheduler.restored > 0
     stats = scheduler.host.tier.cache.stats()
     assert stats.committed_pages > 0

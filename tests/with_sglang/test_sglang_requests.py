@@ -156,7 +156,7 @@ def test_a_chunk_is_kept_without_asking_for_its_pages_again(page_size, monkeypat
     """On a GPU that would be to wait for the forward after it."""
     made_of = context(pages=256 // page_size, page_size=page_size)
     scheduler = Scheduler(make_cache(made_of), made_of.params)
-    request = Request(0, array("q", range(100)))
+    request = scheduler.new_request(0, array("q", range(100)))
     monkeypatch.setattr(Pages, "of_row", None)
     scheduler.start(request)
     for end in (40, 80, 100):
@@ -165,7 +165,7 @@ def test_a_chunk_is_kept_without_asking_for_its_pages_again(page_size, monkeypat
     monkeypatch.undo()
     scheduler.decode(request, 1)
     scheduler.finish(request)
-    again = Request(1, array("q", range(100)))
+    again = scheduler.new_request(1, array("q", range(100)))
     scheduler.start(again)
     assert again.found == 99 // page_size * page_size
     scheduler.abort(again)
