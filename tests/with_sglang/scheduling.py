@@ -181,9 +181,9 @@ class Scheduler:
             self.memory[row] = chain(request)[start:end]
 
     def forward(self, request, end):
-        """What is around a forward: nothing where only tokens are generated, or the cache is SGLang's."""
+        """What is around a forward: nothing where only tokens are generated, or the cache has no use for it."""
         is_prompt = not request.output_ids or end == len(request.tokens)
-        if not is_prompt or not isinstance(self.cache, PrefixCache):
+        if not is_prompt or not isinstance(self.cache, PrefixCache) or not self.cache.follows_forwards:
             return nullcontext()
         return self.cache.forward(SimpleNamespace(reqs=[request], decoding_reqs=None))
 

@@ -4,10 +4,13 @@ import random
 from array import array
 
 import pytest
+import torch
 from scheduling import Scheduler, context
+from sglang.srt.managers.scheduler import Scheduler as RealScheduler
 from sglang.srt.mem_cache.registry import default_radix_cache_factory
 from sglang.srt.runtime_context import get_context
 
+from cpkv.sglang import pages
 from cpkv.sglang.cache import CHECK_INTEGRITY
 from cpkv.sglang.pages import Pages
 from cpkv.sglang.plugin import make_cache
@@ -28,6 +31,13 @@ def _published(monkeypatch):
 
 def own(made_of):
     return make_cache(made_of)
+
+
+def own_of_a_gpu(made_of):
+    """Asks before each forward for its pages, as where it would have to wait for them afterwards."""
+    cache = make_cache(made_of)
+    cache._pages.are_at_hand = False
+    return cache
 
 
 def theirs(made_of):
@@ -143,7 +153,9 @@ def test_two_thousand_requests():
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_with_room_for_everything_hits_are_those_of_sglang(page_size, is_eagle):
     settings = {"page_size": page_size, "is_eagle": is_eagle, "pages": -(-10_000 // page_size), "seed": 2}
-    assert work(own, steps=600, **settings) == work(theirs, steps=600, **settings)
+    found = work(theirs, steps=600, **settings)
+    assert work(own, steps=600, **settings) == found
+    assert work(own_of_a_gpu, steps=600, **settings) == found
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu", "slru", "priority"])
@@ -155,7 +167,7 @@ def test_every_policy_of_sglang(policy):
 def test_a_chunk_is_kept_without_asking_for_its_pages_again(page_size, monkeypatch):
     """On a GPU that would be to wait for the forward after it."""
     made_of = context(pages=256 // page_size, page_size=page_size)
-    scheduler = Scheduler(make_cache(made_of), made_of.params)
+    scheduler = Scheduler(own_of_a_gpu(made_of), made_of.params)
     request = scheduler.new_request(0, array("q", range(100)))
     monkeypatch.setattr(Pages, "of_row", None)
     scheduler.start(request)
@@ -169,3 +181,26 @@ def test_a_chunk_is_kept_without_asking_for_its_pages_again(page_size, monkeypat
     scheduler.start(again)
     assert again.found == 99 // page_size * page_size
     scheduler.abort(again)
+
+
+def test_where_pages_are_at_hand_forwards_are_let_alone(monkeypatch):
+    run_batch = RealScheduler.run_batch
+    made_of = context(pages=256, page_size=1)
+    assert not own(made_of).follows_forwards
+    assert RealScheduler.run_batch is run_batch
+    monkeypatch.setattr(Pages, "are_at_hand", property(lambda _: False, lambda *_: None), raising=False)
+    monkeypatch.setattr(RealScheduler, "run_batch", run_batch)
+    assert own(made_of).follows_forwards
+    assert RealScheduler.run_batch is not run_batch
+
+
+def test_the_pages_of_a_batch_are_read_once(monkeypatch):
+    """However many requests of it ask: else a batch of many short prompts would take the square of their number."""
+    read = []
+    pages_at = pages._pages_at
+    monkeypatch.setattr(pages, "_pages_at", lambda *given: read.append(given) or pages_at(*given))
+    table = torch.arange(40, dtype=torch.int32).reshape(4, 10)
+    asked = Pages(2, torch.device("cpu")).of_rows(table, [(row, row, 4) for row in range(4)])
+    told = [pages.ToldPages(asked, place).get().tolist() for place in range(4)]
+    assert told == [[0, 1, 2, 3], [6, 7, 8], [12, 13], [18]]
+    assert len(read) == 1

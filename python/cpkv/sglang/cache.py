@@ -419,6 +419,11 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         """Nothing: restores are among the copies under way."""
         return range(0)
 
+    @property
+    def follows_forwards(self) -> bool:
+        """Whether it has to know of forwards: to copy them, or to ask in time for pages that it would wait for."""
+        return self.host is not None or not self._pages.are_at_hand
+
     @contextmanager
     def forward(self, batch: Any) -> Iterator[None]:  # noqa: ANN401 - SGLang's
         """Ask before a forward for the pages that it completes, and let it be copied as it goes.

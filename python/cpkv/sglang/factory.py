@@ -37,8 +37,10 @@ def build(context: "TreeCacheBuildContext") -> "PrefixCache":
 
     if not context.enable_hierarchical_cache:
         _logger.info("%s, no host tier", _told(params))
-        follow_forwards()
-        return _published(ADAPTERS[interface](params, new_manager(params), None), context)
+        cache = ADAPTERS[interface](params, new_manager(params), None)
+        if cache.follows_forwards:
+            follow_forwards()
+        return _published(cache, context)
     _logger.info("%s", _told(params))
     drafts = drafts_of(context)
     host = host_of(context, drafts)

@@ -5,6 +5,7 @@ never given out.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -27,8 +28,9 @@ class Pages:
 
     def __init__(self, page_size: int, device: torch.device) -> None:
         self.page_size = page_size
+        self.are_at_hand = device.type == "cpu"
+        """Whether a row can be read without waiting for anything."""
         self._device = device
-        self._is_on_cpu = device.type == "cpu"
         self._offsets = torch.arange(page_size, dtype=torch.int64, device=device)
         self._none = torch.empty(0, dtype=torch.int64, device=device)
         self._table: torch.Tensor | None = None
@@ -43,7 +45,7 @@ class Pages:
         """Return the rows of pages, in order, dtype `int64`, shape `(len(pages) * page_size,)`."""
         if self.page_size == 1 or not len(pages):
             return self.tensor(pages)
-        if self._is_on_cpu:
+        if self.are_at_hand:
             return self._there(pages.rows(self.page_size))
         return (self.tensor(pages)[:, None] * self.page_size + self._offsets).reshape(-1)
 
@@ -62,7 +64,7 @@ class Pages:
             first_page: Place in the prompt of the first page.
             end_page: Place behind the last one.
         """
-        if not self._is_on_cpu:
+        if not self.are_at_hand:
             places = slice(first_page * self.page_size, end_page * self.page_size, self.page_size)
             return _pages_at(table[row, places].cpu().numpy(), self.page_size)
         if self._table_pages is None or table is not self._table:
@@ -83,7 +85,7 @@ class Pages:
 
     def _there(self, numbers: bytearray) -> torch.Tensor:
         tensor = torch.frombuffer(numbers, dtype=torch.int64)
-        if self._is_on_cpu:
+        if self.are_at_hand:
             return tensor
         if len(tensor) > _STAGED_IDS:
             tensor = tensor.pin_memory()
@@ -110,19 +112,26 @@ class AskedPages:
             self._answered.record()
             firsts = answer
         self._firsts = firsts
+        self._pages: list[NDArray[np.int64]] | None = None
 
     def are_there(self) -> bool:
         """Whether they can be had without waiting."""
         return self._answered is None or bool(self._answered.query())
 
     def get(self) -> list[NDArray[np.int64]]:
-        """Wait for them; return those of each row."""
+        """Wait for them; return those of each row. Each row of a large batch may ask."""
+        if self._pages is None:
+            self._pages = self._answer()
+        return self._pages
+
+    def _answer(self) -> list[NDArray[np.int64]]:
         if self._firsts is None:
             return []
         if self._answered is not None:
             self._answered.synchronize()
-        pages = _pages_at(self._firsts.numpy(), self._page_size)
-        return np.split(pages, np.cumsum(self._lengths)[:-1])
+        pages = _pages_at(self._firsts.cpu().numpy(), self._page_size)
+        ends = accumulate(self._lengths)
+        return [pages[end - length : end] for end, length in zip(ends, self._lengths, strict=True)]
 
 
 class ToldPages:

@@ -16,7 +16,7 @@ from cpkv.device.cpu import CpuEngine
 from cpkv.drivers import HostTier
 from cpkv.sglang.cache import PrefixCache
 from cpkv.sglang.host import Host
-from cpkv.sglang.pages import AskedPages
+from cpkv.sglang.pages import AskedPages, Pages
 from cpu_patches import host_copies, memory, several_ranks
 from cpu_patches.digests import Digests
 from cpu_patches.places import AdaptedCache, StateTeller, hit_tokens
@@ -29,6 +29,7 @@ _check = PrefixCache._check
 _free = AdaptedCache._free
 _match_prefix = PrefixCache.match_prefix
 _make = PrefixCache.__init__
+_make_pages = Pages.__init__
 _load = HostTier.load
 _make_host = Host.__init__
 _make_engine = CpuEngine.__init__
@@ -72,6 +73,8 @@ def watch(scheduler):
         counts["copies_at_release"] += copies_under_way(scheduler.tree_cache.host.tier.engine)
 
     memory.lose_pages(scheduler, count_copies)
+
+    Pages.__init__ = make_pages
     PrefixCache._check = count_check
     PrefixCache.match_prefix = match_and_zero
     StateTeller.get_internal_state = tell
@@ -80,6 +83,12 @@ def watch(scheduler):
     fault = os.environ.get(FAULT)
     if fault is not None:
         FAULTS[fault]()
+
+
+def make_pages(pages, page_size, device):
+    """Pages of several tokens as on a GPU, where one would wait for them."""
+    _make_pages(pages, page_size, device)
+    pages.are_at_hand = page_size == 1
 
 
 def copies_under_way(engine):
