@@ -3,7 +3,9 @@
 Conversations that share no prompts are served as SGLang's scheduler does it, with its own functions, allocator and
 rows; only the model is missing. Every request is served with each cache in turn, each on pools of its own, so that a
 slow minute of the machine slows all. A call that a cache makes to itself counts for the call that it is part of; what
-the allocator does in a call counts, too. The device pool holds about half of the conversations: the rest is evicted.
+the allocator does in a call counts, too, and what cpkv does around a forward: on a GPU it asks for pages there, on a
+CPU it does nothing, like SGLang's own cache. The device pool holds about half of the conversations: the rest is
+evicted.
 
 python benchmarks/sglang_calls.py [--repeats 5] [--case NAME ...] [--json FILE]
 """
@@ -36,6 +38,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.version import __version__ as sglang_version
 
 from cpkv.bench import machine
+from cpkv.sglang.cache import PrefixCache
 from cpkv.sglang.plugin import make_cache
 
 CHUNK: Final = 8_192
@@ -56,6 +59,9 @@ CALLS: Final = {
     "evict_for_alloc": "evict",
     "evictable_size": "room",
 }
+FORWARD: Final = "forward"
+"""What is around one that computes a prompt."""
+KINDS: Final = [*dict.fromkeys(CALLS.values()), FORWARD]
 NOTHING: Final = "nothing"
 """A call that does nothing: what measuring costs."""
 OURS: Final = "cpkv"
@@ -105,14 +111,16 @@ class Clock:
         self.taken: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
         self._is_inside = False
-        self.nothing = self._measured(lambda: None, NOTHING)
+        self.nothing = self.measured(lambda: None, NOTHING)
 
     def watch(self, cache: Any) -> None:  # noqa: ANN401 - a cache of SGLang's
         """Measure the calls of a cache from now on."""
         for name, kind in CALLS.items():
-            setattr(cache, name, self._measured(getattr(cache, name), kind))
+            setattr(cache, name, self.measured(getattr(cache, name), kind))
 
-    def _measured(self, call: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    def measured(self, call: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        """Return a call that is measured."""
+
         @wraps(call)
         def measured(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as it was
             if self._is_inside:
@@ -131,7 +139,7 @@ class Clock:
     def microseconds(self, requests: int) -> dict[str, float]:
         """Return what each kind of call takes for a request, without what measuring it costs."""
         cost = self.taken[NOTHING] / self.calls[NOTHING]
-        return {kind: (self.taken[kind] - cost * self.calls[kind]) / requests / 1_000 for kind in CALLS.values()}
+        return {kind: (self.taken[kind] - cost * self.calls[kind]) / requests / 1_000 for kind in KINDS}
 
 
 class Side:
@@ -168,6 +176,7 @@ class Side:
         )
         self.clock = Clock()
         self.clock.watch(self.cache)
+        self._follow = self.clock.measured(self._around_forward, FORWARD)
         self.found = 0
 
     def serve(self, number: int, prompt: array, answer: array) -> None:
@@ -176,6 +185,8 @@ class Side:
         self._admit(request)
         for end in (*range(request.prefix_len + CHUNK, len(prompt), CHUNK), len(prompt)):
             self._extend(request, end)
+            if isinstance(self.cache, PrefixCache) and self.cache.follows_forwards:
+                self._follow(request)
             checkpoint_kv_cache(request, self.cache)
         for token in answer:
             request.output_ids.append(token)
@@ -183,6 +194,10 @@ class Side:
             self._extend(request, len(prompt) + len(request.output_ids) - 1)
         request.finished_reason = FINISH_ABORT()
         release_kv_cache(request, self.cache, checkpoint=True)
+
+    def _around_forward(self, request: Req) -> None:
+        with self.cache.forward(SimpleNamespace(reqs=[request], decoding_reqs=None)):
+            pass
 
     def _admit(self, request: Req) -> None:
         request.refresh_fill_ids()
@@ -254,7 +269,7 @@ def measure(case: Case, seed: int) -> dict[str, dict[str, float]]:
 
 def table(case: Case, rounds: list[dict[str, dict[str, float]]]) -> Iterator[str]:
     """Yield a row of Markdown for each cache: medians of the rounds, and the ratio to SGLang's cache."""
-    kinds = [*dict.fromkeys(CALLS.values()), "all"]
+    kinds = [*KINDS, "all"]
     for name in CACHES:
         medians = [statistics.median(one[name][kind] for one in rounds) for kind in kinds]
         ratio = statistics.median(one[name]["all"] / one[THEIRS]["all"] for one in rounds)
@@ -271,9 +286,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    kinds = dict.fromkeys(CALLS.values())
-    print(f"| case | cache | {' | '.join(kinds)} | all | to SGLang's | found tokens |")
-    print("|---" * (len(kinds) + 5) + "|")
+    print(f"| case | cache | {' | '.join(KINDS)} | all | to SGLang's | found tokens |")
+    print("|---" * (len(KINDS) + 5) + "|")
     written = []
     with get_context().override_server_args():
         for case in CASES:
