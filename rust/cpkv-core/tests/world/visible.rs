@@ -77,7 +77,7 @@ impl World {
     pub(super) fn check(&mut self) {
         self.all(|cache| {
             cache.check_integrity().unwrap();
-            cache.digest()
+            (cache.digest(), cache.stamp())
         });
         self.tell_router();
         let dump = self.caches[0].dump();
