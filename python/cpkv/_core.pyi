@@ -462,6 +462,8 @@ class CacheManager:
     def attach_log(self, log: CommitLog) -> None:
         """Agree with other ranks through `log` from the next tick on. To be done once.
 
+        What was done with the caches before has to be the same on all ranks: the first entry tells if it was not.
+
         Raises:
             LogError: The cache has a log or a reduction already, the log is another cache's, closed or
                 for caches with another fingerprint, or operations are open. The log can still be
