@@ -7,8 +7,10 @@ import pytest
 import torch
 from engines import EngineDiedError
 from setups import Setup
+from sglang.srt.arg_groups.overrides import declare_resolution
 from sglang.srt.mem_cache.memory_pool import DSATokenToKVPool, MHATokenToKVPool
 from sglang.srt.runtime_context import get_parallel
+from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.version import __version__ as sglang_version
 
@@ -21,21 +23,27 @@ from cpkv.sglang.state import describe
 def context(**given):
     """What cpkv reads of what SGLang makes a cache of, with nothing to refuse but what is given."""
     params = {"page_size": 64, "eviction_policy": "lru", "allocator_page_size": 64, "is_eagle": False, "pp_size": 1}
-    parts = {"is_hybrid_swa": False, "is_hybrid_ssm": False, "enable_hierarchical_cache": False}
+    parts = dict.fromkeys(("is_hybrid_swa", "is_hybrid_ssm", "enable_hierarchical_cache", "without_cache"), False)
     params |= {name: given.pop(name) for name in params.keys() & given.keys()}
     parts |= {name: given.pop(name) for name in parts.keys() & given.keys()}
     allocator = SimpleNamespace(page_size=params.pop("allocator_page_size"), device=given.pop("device", "cpu"))
+    is_off = parts.pop("without_cache") or given.get("disable_radix_cache", False)
     algorithm = SpeculativeAlgorithm.from_string(given.get("speculative_algorithm"))
     return SimpleNamespace(
         server_args=SimpleNamespace(**given),
         params=SimpleNamespace(**params, token_to_kv_pool_allocator=allocator),
         tp_worker=SimpleNamespace(model_runner=SimpleNamespace(spec_algorithm=algorithm)),
+        disable_radix_cache=is_off,
         **parts,
     )
 
 
 REFUSED = {
     "--disable-radix-cache (set)": {"disable_radix_cache": True},
+    "--enable-hierarchical-cache with --disaggregation-mode decode": {
+        "enable_hierarchical_cache": True,
+        "disaggregation_mode": "decode",
+    },
     "--enable-hierarchical-cache with --pp-size 2": {"enable_hierarchical_cache": True, "pp_size": 2},
     "--enable-hierarchical-cache with --enable-pdmux": {"enable_hierarchical_cache": True, "enable_pdmux": True},
     "--enable-hierarchical-cache with --enable-unified-memory": {
@@ -147,6 +155,37 @@ def test_one_graph_of_the_whole_prefill(monkeypatch):
     monkeypatch.setattr("cpkv.sglang.options.sglang_version", "0.5.22")
     with pytest.raises(ConfigError, match=r"prefill full in SGLang 0\.5\.22: .* use breakable"):
         check_options(made)
+
+
+def test_a_model_or_an_option_for_which_sglang_keeps_no_prefixes():
+    """It leaves what was given as it was, and makes a cache of the named backend all the same."""
+    with pytest.raises(ConfigError) as refusal:
+        check_options(context(without_cache=True, disable_radix_cache=False))
+    [line] = lines_of(refusal)
+    assert line == (
+        "  --disable-radix-cache (set by SGLang): prefixes of this model, or with another option, cannot be kept; "
+        "leave --radix-cache-backend out"
+    )
+
+
+def test_an_option_as_sglang_has_resolved_it(monkeypatch):
+    given = ServerArgs(model_path="any")
+    declare_resolution(given, "a test", cuda_graph_config=prefill_by("full"))
+    assert given.cuda_graph_config is None, "what was given is left as it was"
+    made = context(enable_hierarchical_cache=True)
+    made.server_args = given
+    monkeypatch.setattr("cpkv.sglang.options.sglang_version", "0.5.22")
+    with pytest.raises(ConfigError, match=r"prefill full in SGLang 0\.5\.22"):
+        check_options(made)
+
+
+def test_a_decode_server_that_keeps_no_prefixes_does_not_start(models, template):
+    with pytest.raises(EngineDiedError) as died:
+        template.start(
+            Setup("mla", 64).cached(models)
+            | {"disaggregation_mode": "decode", "disaggregation_transfer_backend": "fake"}
+        )
+    assert "  --disaggregation-mode decode: a decode server has no cache without" in died.value.log
 
 
 def test_options_that_go_together():

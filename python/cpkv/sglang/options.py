@@ -29,7 +29,6 @@ class Conflict(NamedTuple):
 
 
 _SWITCHES: Final = {
-    "disable_radix_cache": "there is no cache to replace; leave one of the two out",
     "enable_session_radix_cache": "sessions are kept by SGLang's own tree only; leave it out",
     "enable_streaming_session": "sessions are kept by SGLang's own tree only; leave it out",
     "enable_lmcache": "LMCache is a cache of its own; leave one of the two out",
@@ -64,6 +63,7 @@ def check_options(context: "TreeCacheBuildContext") -> None:
 
 def _conflicts(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
     given, params = context.server_args, context.params
+    yield from _without_cache(context)
     for switch, instead in _SWITCHES.items():
         if _of(given, switch):
             yield Conflict(_flag(switch), "(set)", instead)
@@ -88,6 +88,23 @@ def _conflicts(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
         yield Conflict("--page-size", params.page_size, instead)
 
 
+def _without_cache(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
+    """SGLang finds no prefixes: it was told so, or does so for some models and options of its own accord.
+
+    What it makes all the same is a cache of the backend that was named. With one that finds prefixes, answers would be
+    wrong where attention looks ahead, and on a decode server what is kept would never be given up.
+    """
+    given = context.server_args
+    if getattr(given, "disable_radix_cache", False):
+        yield Conflict("--disable-radix-cache", "(set)", "there is no cache to replace; leave one of the two out")
+    elif context.disable_radix_cache and _of(given, "disaggregation_mode") == "decode":
+        instead = "a decode server has no cache without --disaggregation-decode-enable-radix-cache; set it, or leave "
+        yield Conflict("--disaggregation-mode", "decode", f"{instead}--radix-cache-backend out")
+    elif context.disable_radix_cache:
+        instead = "prefixes of this model, or with another option, cannot be kept; leave --radix-cache-backend out"
+        yield Conflict("--disable-radix-cache", "(set by SGLang)", instead)
+
+
 def setting(context: "TreeCacheBuildContext", option: str) -> Any:  # noqa: ANN401 - an option may be anything
     """Return an option as SGLang has resolved it, which later versions keep apart from what was given."""
     try:
@@ -105,6 +122,9 @@ def _host_conflicts(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
         instead = f"stages, each in the middle of other batches, would have to agree what the host holds; {ALONE}"
         yield Conflict(option, f"with --pp-size {params.pp_size}", instead)
     given = context.server_args
+    if _of(given, "disaggregation_mode") == "decode":
+        instead = f"a decode server brings prefixes back to SGLang's own tree only; {ALONE}"
+        yield Conflict(option, "with --disaggregation-mode decode", instead)
     if _of(given, "enable_pdmux"):
         yield Conflict(option, "with --enable-pdmux", f"it computes a prompt in pieces of layers; {ALONE}")
     if _of(given, "enable_unified_memory"):
@@ -122,8 +142,12 @@ def _host_conflicts(context: "TreeCacheBuildContext") -> Iterator[Conflict]:
 
 
 def _of(given: Any, option: str) -> Any:  # noqa: ANN401 - an option may be anything
-    """The value of an option; `None` in a version that does not have it."""
-    return getattr(given, option, None)
+    """The value of an option as SGLang has resolved it; `None` in a version that does not have it."""
+    try:
+        from sglang.srt.arg_groups.overrides import resolution_result  # noqa: PLC0415 - not in every version
+    except ImportError:
+        return getattr(given, option, None)
+    return resolution_result(given, option)
 
 
 def _flag(option: str) -> str:
