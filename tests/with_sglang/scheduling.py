@@ -160,7 +160,6 @@ class Scheduler:
         page, start = self.page_size, request.kv.kv_allocated_len
         missing = -(-end // page) - -(-start // page)
         if missing:
-            self.wait_for(missing * page)
             evict_from_tree_cache(self.cache, missing * page)
             self.scribble()
             indices = self.allocator.alloc(missing * page)
@@ -170,9 +169,6 @@ class Scheduler:
         request.kv.kv_allocated_len = request.kv.kv_committed_len = request.extend_end = end
         self.compute(request, start, end)
         self.check(request)
-
-    def wait_for(self, tokens):
-        """Do nothing: all that runs fits."""
 
     def compute(self, request, start, end):
         """A forward."""
@@ -355,11 +351,6 @@ class TieredScheduler(Scheduler):
 
     def expected(self, request):  # noqa: ARG002 - as it was
         return None
-
-    def wait_for(self, tokens):
-        """Wait for the copies that still read what was given up, as a scheduler that has no room does."""
-        while self.allocator.available_size() + self.cache.evictable_size() < tokens:
-            self.tick()
 
     def start(self, request):
         """Match, lock, bring back what is on the host, and take a row."""

@@ -257,12 +257,34 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         self._catch_up()
         wanted = -(-params.num_tokens // self.page_size)
         pages = self.manager.evict(_LANE, max(wanted, self._least_evicted_pages))
-        tokens = len(pages) * self.page_size
-        if tokens:
+        if len(pages):
             self._free(pages)
+        evicted = len(pages)
+        if evicted < wanted and self.host is not None:
+            evicted += self._evict_behind_copies(self.host, wanted - evicted)
+        tokens = evicted * self.page_size
         self.update_eviction_metrics(tokens, begun)
         self._check()
         return EvictResult(num_tokens_evicted=tokens)
+
+    def _evict_behind_copies(self, host: Host, missing: int) -> int:
+        """Wait for copies until so many pages more have come free; return those that were evicted for it.
+
+        A late copy holds what could have been evicted when SGLang admitted the prompt that it computes now, and
+        SGLang ends where a prompt that it has admitted finds no room.
+        """
+        evicted = 0
+        for report in host.drain():
+            self._take_in(report)
+            missing -= len(report.freed_pages)
+            pages = self.manager.evict(_LANE, max(missing, 0))
+            if len(pages):
+                self._free(pages)
+            evicted += len(pages)
+            missing -= len(pages)
+            if missing <= 0:
+                break
+        return evicted
 
     def evictable_size(self) -> int:
         """Return the tokens that could be evicted now."""
