@@ -84,6 +84,7 @@ class Calls:
             sampling_params={"max_new_tokens": request.new_tokens, "temperature": 0},
             stream=True,
             extra_key=request.extra_key,
+            lora_path=request.adapter,
             priority=request.priority,
             **({} if request.cache_salt is None else {"cache_salt": request.cache_salt}),  # since 0.5.18
         )

@@ -13,6 +13,8 @@ class Request(NamedTuple):
     new_tokens: int = 16
     extra_key: str | None = None
     cache_salt: str | None = None
+    adapter: str | None = None
+    """One of those that the engine was started with."""
     priority: int | None = None
     starts_at: tuple[int, int] | None = None
     aborted_at: tuple[int, int] | None = None

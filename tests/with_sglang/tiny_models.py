@@ -5,6 +5,7 @@ wrong cache gives the right tokens. `llama` has multi-head attention, `mla` late
 `llama_eagle` drafts for `llama`; `dsa_nextn` has a draft of its own.
 """
 
+import itertools
 import json
 
 import numpy as np
@@ -16,6 +17,8 @@ MLP = 128
 LAYERS = 2
 HEADS = 4
 MOST_TOKENS = 8192
+RANK = 4
+"""Of adapters."""
 WIDTH = 0.25
 WEAK = np.float32(0.1)
 
@@ -113,8 +116,24 @@ def write_models(folder):
     _save(folder / "dsa_nextn", _with_its_draft(dsa))
 
 
-def _save(folder, weights):
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+def write_adapter(folder, seed):
+    """Write an adapter (LoRA) of `llama`, whose answers are others with each seed."""
+    random = np.random.default_rng(seed)
+    queries, keys = HEADS * _LLAMA["head_dim"], _LLAMA["num_key_value_heads"] * _LLAMA["head_dim"]
+    shapes = {"q_proj": (queries, HIDDEN), "k_proj": (keys, HIDDEN), "v_proj": (keys, HIDDEN)}
+    weights = {}
+    for layer, (name, (out, into)) in itertools.product(range(LAYERS), shapes.items()):
+        module = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+        weights[f"{module}.lora_A.weight"] = random.normal(size=(RANK, into)).astype(np.float32)
+        weights[f"{module}.lora_B.weight"] = random.normal(size=(out, RANK)).astype(np.float32)
+    folder.mkdir()
+    _save(folder, weights, "adapter_model")
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "target_modules": list(shapes), "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
+def _save(folder, weights, name="model"):
+    save_file(weights, folder / f"{name}.safetensors", metadata={"format": "pt"})
 
 
 def _weights(shapes):

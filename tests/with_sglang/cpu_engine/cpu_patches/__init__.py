@@ -11,6 +11,7 @@ without it:
 - `nextn`: the draft of a DSA model, which has experts and waits for a GPU;
 - `host_copies`: what SGLang's own host cache copies with, which is there on a GPU only;
 - `allocations`: what the allocator of pages computes by kernels before 0.5.22;
+- `adapters`: LoRA, which pins memory for a GPU;
 - `memory`: giving up device memory, for which there is a library on a GPU only.
 
 `controls` is for the tests.
@@ -27,12 +28,14 @@ def register():
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", patch_scheduler, HookType.BEFORE)
 
 
-def patch_scheduler(scheduler, *_, **__):
+def patch_scheduler(scheduler, options, *_, **__):
     """Patch before anything is made."""
     # They import what other processes do not need and would take seconds for.
-    from cpu_patches import allocations, controls, drafts, host_copies, index_keys, latents, nextn  # noqa: PLC0415
+    from cpu_patches import adapters, allocations, controls, drafts, host_copies, index_keys, latents, nextn  # noqa: PLC0415
 
     allocations.allocate_on_cpu()
+    if options.lora_paths:
+        adapters.pin_nothing()
     latents.absorb()
     index_keys.store_on_cpu()
     drafts.follow_chains()
