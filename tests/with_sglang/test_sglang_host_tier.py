@@ -191,6 +191,33 @@ def test_a_host_prefix_that_there_is_no_room_for_is_computed_again():
     scheduler.cache.release_host_resources()
 
 
+def test_nothing_is_evicted_for_a_host_prefix_that_there_is_no_room_for():
+    scheduler = TieredScheduler(context(pages=50, page_size=4), CpuEngine(), slots=400)
+
+    def served(number, tokens):
+        request = Request(number, tokens)
+        scheduler.start(request)
+        scheduler.extend(request, len(tokens))
+        return request
+
+    scheduler.finish(served(0, array("q", range(90))))
+    drained(scheduler)
+    scheduler.cache.evict(EvictParams(num_tokens=200))
+    scheduler.scribble()
+    scheduler.finish(served(1, array("q", range(400, 430))))
+    big = served(2, array("q", range(200, 320)))
+    evicted = scheduler.cache.manager.stats().device_evicted_pages
+    unlucky = Request(3, array("q", range(90)))
+    scheduler.start(unlucky)
+    assert (unlucky.host_hit_length, unlucky.prefix_len) == (88, 0), "80 tokens are free or could be evicted"
+    assert scheduler.cache.manager.stats().device_evicted_pages == evicted
+    scheduler.abort(big)
+    scheduler.extend(unlucky, 90)
+    scheduler.abort(unlucky)
+    scheduler.flush()
+    scheduler.cache.release_host_resources()
+
+
 def test_a_flush_with_requests_is_refused_and_nothing_is_forgotten():
     scheduler = TieredScheduler(context(pages=50, page_size=4), CpuEngine(), slots=400)
     request = Request(0, array("q", range(30)))

@@ -374,6 +374,8 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         """Take pages from SGLang's allocator, evicting for them; `None` if there is no room."""
         allocator, tokens = self.token_to_kv_pool_allocator, count * self.page_size
         missing = tokens - allocator.available_size()
+        if missing > self.manager.evictable_pages(_LANE) * self.page_size:
+            return None  # nothing is evicted, or waited for, in vain
         if missing > 0:
             self.evict(EvictParams(num_tokens=missing))
         taken = allocator.alloc(tokens)
