@@ -201,6 +201,21 @@ def test_the_pages_of_a_batch_are_read_once(monkeypatch):
     monkeypatch.setattr(pages, "_pages_at", lambda *given: read.append(given) or pages_at(*given))
     table = torch.arange(40, dtype=torch.int32).reshape(4, 10)
     asked = Pages(2, torch.device("cpu")).of_rows(table, [(row, row, 4) for row in range(4)])
-    told = [pages.ToldPages(asked, place).get().tolist() for place in range(4)]
+    told = [pages.ToldPages(asked, place, 0).get().tolist() for place in range(4)]
     assert told == [[0, 1, 2, 3], [6, 7, 8], [12, 13], [18]]
     assert len(read) == 1
+
+
+def test_pages_that_were_asked_for_from_elsewhere_on_are_not_taken():
+    made_of = context(pages=64, page_size=4)
+    scheduler = Scheduler(own_of_a_gpu(made_of), made_of.params)
+    request = scheduler.new_request(0, array("q", range(100)))
+    scheduler.start(request)
+    scheduler.extend(request, 40)
+    asked_before = request.last_node.told
+    scheduler.keep(request)
+    scheduler.extend(request, 80)
+    request.last_node.told = asked_before
+    scheduler.keep(request)
+    scheduler.extend(request, 100)
+    scheduler.finish(request)

@@ -199,7 +199,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         self._settle(prefix, req, token_ids)
         lease = prefix.lease
         reserved = self.host.take(owned.req_pool_idx) if self.host is not None else None
-        known = reserved.pages if reserved is not None else prefix.take_told()
+        known = reserved.pages if reserved is not None else prefix.take_told(first)
         pages = self._pages_of(owned.req_pool_idx, first, end, known)
         transaction = reserved.transaction if reserved is not None else None
         inserted = self.manager.insert(tokens_of(token_ids, up_to), pages, lease, transaction)
@@ -461,7 +461,7 @@ class PrefixCache(BasePrefixCache):  # type: ignore[misc]
         pages = self._pages.of_rows(self.req_to_token_pool.req_to_token, spans)
         if self.host is None:
             for place, one in enumerate(completing):
-                one.request.last_node.told = ToldPages(pages, place)
+                one.request.last_node.told = ToldPages(pages, place, one.first_page)
             yield
             return
         completed = [self._completed(one) for one in completing]

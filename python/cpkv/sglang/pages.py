@@ -140,11 +140,13 @@ class ToldPages:
     Args:
         asked: Those of several rows.
         place: Of the row among them.
+        first_page: Place in the prompt of the first of them.
     """
 
-    def __init__(self, asked: AskedPages, place: int) -> None:
+    def __init__(self, asked: AskedPages, place: int, first_page: int) -> None:
         self._asked = asked
         self._place = place
+        self.first_page = first_page
 
     def get(self) -> NDArray[np.int64]:
         """Wait for them."""

@@ -99,10 +99,10 @@ class Prefix:
             self._lease = None
             lease.release()
 
-    def take_told(self) -> NDArray[np.int64] | None:
-        """Return the pages that the last forward has completed, once; `None` if they were not asked for."""
+    def take_told(self, first_page: int) -> NDArray[np.int64] | None:
+        """Return the pages from a place on that the last forward has completed, once; `None` if they are not known."""
         told, self.told = self.told, None
-        return None if told is None else told.get()
+        return told.get() if told is not None and told.first_page == first_page else None
 
     def move_to(self, hit: Hit, namespace: Namespace) -> None:
         """Hold another one instead: less of it, or nothing in another namespace. No use of that one."""
