@@ -1,5 +1,7 @@
 //! One number for a whole state, to compare replicas by.
 
+use std::hash::Hasher;
+
 /// Folds numbers into one, order included. For equality in tests and between ranks, not for
 /// secrets.
 #[derive(Debug, Default)]
@@ -20,6 +22,23 @@ impl Digest {
     }
 
     pub(crate) fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// For what derives `Hash`.
+impl Hasher for Digest {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.add(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.add(value);
+    }
+
+    fn finish(&self) -> u64 {
         self.0
     }
 }
